@@ -1,0 +1,38 @@
+# Two commands do everything: `make audit` runs the main job, `make test` passes the tests.
+# Both need only Python 3.11 (or newer) and make; the environment lives in .venv and is reused while it is up to date.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: audit test setup lint types clean
+
+audit: $(VENV)/.core
+	$(BIN)/dosimeter audit --model cnn --data mnist-5k --attack ig --victims 32 --steps 600 --out runs/audit --overwrite
+
+test: $(VENV)/.dev lint types
+	$(BIN)/python -m pytest
+
+setup: $(VENV)/.core
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+$(VENV)/.core: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dosimeter needs Python 3.11 or newer; name one with make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing dosimeter into $(VENV) (a few minutes the first time) ..."
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) install --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,51 @@
+"""dosimeter measures how much of a client's private data can be read out of the update it shares.
+
+import dosimeter as dm
+
+victims = dm.pick(dm.load("mnist-5k", size=32), 8)
+result = dm.audit(model, victims, attack=dm.presets.inverting_gradients())
+print(result.summary())
+"""
+
+from importlib.metadata import version
+
+from dosimeter import defenses, metrics, models
+from dosimeter.attacks import Search, Stop, labels, likelihoods, masks, optimisers, presets, priors, schedules, starts
+from dosimeter.auditing import Interrupted, Result, audit, reconstruct
+from dosimeter.data import Dataset, load, partition, pick, pick_decoys
+from dosimeter.defenses import Defense
+from dosimeter.errors import DosimeterError
+from dosimeter.reports import report
+from dosimeter.types import ThreatModel, Victims
+
+__version__ = version("dosimeter")
+
+__all__ = [
+    "Dataset",
+    "Defense",
+    "DosimeterError",
+    "Interrupted",
+    "Result",
+    "Search",
+    "Stop",
+    "ThreatModel",
+    "Victims",
+    "audit",
+    "defenses",
+    "labels",
+    "likelihoods",
+    "load",
+    "masks",
+    "metrics",
+    "models",
+    "optimisers",
+    "partition",
+    "pick",
+    "pick_decoys",
+    "presets",
+    "priors",
+    "reconstruct",
+    "report",
+    "schedules",
+    "starts",
+]

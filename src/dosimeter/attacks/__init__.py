@@ -1,0 +1,29 @@
+"""Attacks: from the update that a server sees to the images behind it.
+
+An attack is a `Search` put together from parts, one file each:
+
+    likelihoods  how well a simulated update explains the observed one
+    priors       what images look like before any update is seen
+    labels       where the labels come from
+    starts       where the search begins
+    optimisers   how it moves          schedules    how its step size shrinks
+    masks        which tensors are matched
+
+`presets` holds the papers' attacks with their printed settings. Nothing here can see the truth or a score.
+"""
+
+from dosimeter.attacks import labels, likelihoods, masks, optimisers, presets, priors, schedules, starts
+from dosimeter.attacks.search import Search, Stop
+
+__all__ = [
+    "Search",
+    "Stop",
+    "labels",
+    "likelihoods",
+    "masks",
+    "optimisers",
+    "presets",
+    "priors",
+    "schedules",
+    "starts",
+]

@@ -1,0 +1,71 @@
+"""What images look like before any update is seen: -log p(x) up to constants.
+
+Priors add and scale: `0.01 * TotalVariation() + Other()`.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class View(NamedTuple):
+    """What a prior may look at."""
+
+    images: Tensor  # (N, B, C, H, W) in the range of pixels, [0, 1]
+    normalised: Tensor  # (N, B, C, H, W) as the first layer after normalisation sees them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prior:
+    """Every image is as likely as any other; the start of all priors."""
+
+    def loss(self, view: View) -> Tensor:
+        """(N,)"""
+        return torch.zeros_like(view.images[:, 0, 0, 0, 0])
+
+    def __rmul__(self, weight: float) -> "Prior":
+        return Scaled(weight=weight, prior=self)
+
+    def __add__(self, other: "Prior") -> "Prior":
+        return Sum(parts=(*_parts(self), *_parts(other)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TotalVariation(Prior):
+    """mean |x[i+1, j] - x[i, j]| + mean |x[i, j+1] - x[i, j]|, on the normalised images of a batch.
+
+    Inverting Gradients, Eq. 4; anisotropic and on the normalised image in the released program.
+    """
+
+    def loss(self, view: View) -> Tensor:
+        x = view.normalised
+        down = (x[..., 1:, :] - x[..., :-1, :]).abs().flatten(1).mean(1)
+        right = (x[..., :, 1:] - x[..., :, :-1]).abs().flatten(1).mean(1)
+        return down + right
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled(Prior):
+    """weight * prior."""
+
+    weight: float
+    prior: Prior
+
+    def loss(self, view: View) -> Tensor:
+        return self.weight * self.prior.loss(view)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum(Prior):
+    """The sum of several priors' losses: the product of their densities."""
+
+    parts: tuple[Prior, ...]
+
+    def loss(self, view: View) -> Tensor:
+        return torch.stack([part.loss(view) for part in self.parts]).sum(0)
+
+
+def _parts(prior: Prior) -> tuple[Prior, ...]:
+    return prior.parts if isinstance(prior, Sum) else (prior,)

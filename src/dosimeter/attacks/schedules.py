@@ -1,0 +1,64 @@
+"""How the step size shrinks: a factor on the learning rate for every candidate."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class State(NamedTuple):
+    scale: Tensor  # (N,) the factor now
+    best: Tensor  # (N,) lowest loss so far
+    waited: Tensor  # (N,) steps since then
+
+
+def init(n: int, like: Tensor) -> State:
+    """The state before the first step."""
+    ones = torch.ones(n, dtype=like.dtype, device=like.device)
+    return State(ones, torch.full_like(ones, torch.inf), torch.zeros_like(ones))
+
+
+class Schedule(Protocol):
+    def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
+        """After the loss (N,) of step number `step` (from 0) of `steps` is known, before the move."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """The learning rate as it is."""
+
+    def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
+        return state
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDecay:
+    """Times `factor` at fixed fractions of the run: 3/8, 5/8 and 7/8 (Inverting Gradients, App. C)."""
+
+    at: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
+    factor: float = 0.1
+
+    def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
+        passed = sum(step >= round(fraction * steps) for fraction in self.at)
+        return state._replace(scale=torch.full_like(state.scale, self.factor**passed))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plateau:
+    """Times `factor` when a candidate's loss has not fallen for `patience` steps (CVB, Sec. V-B).
+
+    A fall counts when it is larger than the share `threshold` of the best loss, as in torch's scheduler.
+    """
+
+    patience: int = 400
+    factor: float = 0.1
+    threshold: float = 1e-4
+
+    def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
+        better = loss < state.best * (1 - self.threshold)
+        best = torch.where(better, loss, state.best)
+        waited = torch.where(better, 0, state.waited + 1)
+        full = waited > self.patience
+        return State(torch.where(full, state.scale * self.factor, state.scale), best, torch.where(full, 0, waited))

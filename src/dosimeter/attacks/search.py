@@ -1,0 +1,252 @@
+"""The one search loop: minimise  -log p(g | x, y) - log p(x)  over images, for all victims and restarts at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dosimeter import rng, trees
+from dosimeter.attacks import labels as labels_
+from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules, starts
+from dosimeter.engine import Matcher, Products
+from dosimeter.errors import SettingError, unknown
+from dosimeter.types import Curve, Observation, Reconstruction, Target, ThreatModel, Watch
+
+CURVE_POINTS = 200
+BLIND_STEPS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """When a candidate is done. Its loss is the whole objective, match and prior."""
+
+    steps: int
+    patience: int | None = None
+    """Stop after so many steps without a lower loss."""
+    target: float | None = None
+    """Stop once the loss is at most this."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise SettingError(f"A search needs at least 1 step, got {self.steps}.")
+
+
+class _State(NamedTuple):
+    """Candidates still in the batch, one a row."""
+
+    x: Tensor  # (n, B, C, H, W) normalised units
+    labels: Tensor  # (n, B)
+    owner: Tensor  # (n,) which victim
+    row: Tensor  # (n,) which candidate
+    moments: optimisers.State
+    schedule: schedules.State
+    best: Tensor  # (n,) lowest loss so far
+    best_match: Tensor  # (n,) the match there
+    best_x: Tensor  # (n, B, C, H, W) where that was
+    waited: Tensor  # (n,) steps since then
+
+
+class _Done(NamedTuple):
+    """Results of all candidates, filled as they leave the batch."""
+
+    x: Tensor  # (N, B, C, H, W)
+    match: Tensor  # (N,)
+    steps: Tensor  # (N,)
+    why: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """An attack put together from parts; see the package's docstring for what each part decides."""
+
+    stop: Stop
+    name: str = "search"
+    likelihood: likelihoods.Likelihood = likelihoods.Cosine()
+    prior: priors.Prior = priors.Prior()
+    labels: labels_.Labels = labels_.Known()
+    start: starts.Start = starts.Normal()
+    optimiser: optimisers.Optimiser = optimisers.Adam()
+    schedule: schedules.Schedule = schedules.Constant()
+    only: masks.Mask = masks.Everything()
+    box: bool = True
+    """Clamp pixels to [0, 1] after every step."""
+    restarts: int = 1
+    """Searches from different starts; the one with the lowest matching loss is kept, the prior left out."""
+    keep: Literal["last", "best"] = "last"
+    """Return the last iterate or the one with the lowest loss on the way."""
+
+    def __post_init__(self) -> None:
+        if self.restarts < 1:
+            raise SettingError(f"A search needs at least 1 restart, got {self.restarts}.")
+        if self.keep not in ("last", "best"):
+            raise SettingError(unknown("iterate to keep", self.keep, ("last", "best")))
+
+    def needs(self) -> ThreatModel:
+        return ThreatModel(labels=self.labels.granted)
+
+    def blind(self) -> "Search":
+        """The same search without the update; a prior alone settles within `BLIND_STEPS`."""
+        stop = replace(self.stop, steps=min(self.stop.steps, BLIND_STEPS))
+        name = f"{self.name} without the update"
+        return replace(self, name=name, likelihood=likelihoods.Nothing(), restarts=1, stop=stop)
+
+    def __call__(
+        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
+    ) -> Reconstruction:
+        if len(observations) != 1:
+            raise SettingError(f"This search reads one update of each victim, got {len(observations)}.")
+        (seen,) = observations
+        return _Run(self, target, seen, seed).run(watch)
+
+
+class _Run:
+    """One search on one observation."""
+
+    def __init__(self, search: Search, target: Target, seen: Observation, seed: int) -> None:
+        self.search, self.target, self.seen, self.seed = search, target, seen, seed
+        self.blind = isinstance(search.likelihood, likelihoods.Nothing)
+        self.matcher = Matcher(target, seen.gradient)
+        self.weights = search.only.weights(self.matcher.norms)  # (V, P)
+        self.low, self.high = (0 - target.mean) / target.std, (1 - target.mean) / target.std
+        self.curve: list[tuple[int, Tensor]] = []
+
+    def run(self, watch: Watch | None) -> Reconstruction:
+        """Step all candidates until each has stopped; Ctrl-C ends the search with what it has."""
+        steps = self.search.stop.steps
+        state = self._begin()
+        n = len(state.row)
+        done = _Done(state.x.clone(), torch.full_like(state.best, torch.inf), torch.zeros_like(state.row), [""] * n)
+        latest = done.match.clone()
+        step = 0
+        try:
+            for step in range(steps + 1):
+                match, loss, slope = self._evaluate(state)
+                latest[state.row] = match
+                state = self._remember(state, match, loss)
+                state, (match, loss, slope) = self._release(step, state, (match, loss, slope), done)
+                if step % max(1, steps // CURVE_POINTS) == 0 or not len(state.row):
+                    self.curve.append((step, latest.clone()))
+                if not len(state.row):
+                    break
+                if watch is not None:
+                    watch(done=step, total=steps, match=float(latest[latest.isfinite()].mean()), active=len(state.row))
+                state = self._move(step, state, loss, slope)
+        except KeyboardInterrupt:
+            self._leave(
+                state, torch.ones_like(state.row, dtype=torch.bool), latest[state.row], step, "interrupted", done
+            )
+            self.curve.append((step, latest.clone()))
+        return self._choose(done)
+
+    def _begin(self) -> _State:
+        """Starts are drawn one candidate at a time, each from the stream of its victim and restart."""
+        like = self.target.mean
+        owner = torch.arange(len(self.seen.ids)).repeat_interleave(self.search.restarts)
+        shape = (self.seen.batch, *self.target.shape)
+        draws = [
+            self.search.start.draw(shape, rng.stream(self.seed, "start", name, restart), like.dtype)
+            for name in self.seen.ids
+            for restart in range(self.search.restarts)
+        ]
+        x = torch.stack(draws).to(like.device)
+        owner = owner.to(like.device)
+        n = len(draws)
+        worst = torch.full((n,), torch.inf, dtype=like.dtype, device=like.device)
+        return _State(
+            x=x,
+            labels=self.search.labels.find(self.target, self.seen).to(like.device)[owner],
+            owner=owner,
+            row=torch.arange(n, device=like.device),
+            moments=self.search.optimiser.init(x),
+            schedule=schedules.init(n, like),
+            best=worst,
+            best_match=worst,
+            best_x=x,
+            waited=torch.zeros_like(owner),
+        )
+
+    def _evaluate(self, state: _State) -> tuple[Tensor, Tensor, Tensor]:
+        """Matching loss (n,), whole loss (n,) and the whole loss's slope in x."""
+        x = state.x.requires_grad_()
+        view = priors.View(images=x * self.target.std + self.target.mean, normalised=x)
+        match = self._match(view.images, state)
+        loss = match + self.search.prior.loss(view)
+        (slope,) = torch.autograd.grad(loss.sum(), x, allow_unused=True)
+        x.requires_grad_(False)
+        return match.detach(), loss.detach(), torch.zeros_like(x) if slope is None else slope
+
+    def _match(self, images: Tensor, state: _State) -> Tensor:
+        if self.blind:
+            return 0 * images.flatten(1).sum(1)
+        products = self.matcher(images, state.labels, state.owner)
+        weights = self.weights[state.owner]
+        return self.search.likelihood.loss(Products(*(weights * p for p in products)))
+
+    def _remember(self, state: _State, match: Tensor, loss: Tensor) -> _State:
+        better = loss < state.best
+        state = state._replace(
+            best=torch.where(better, loss, state.best), waited=torch.where(better, 0, state.waited + 1)
+        )
+        if self.search.keep == "last":
+            return state
+        return state._replace(
+            best_match=torch.where(better, match, state.best_match),
+            best_x=torch.where(better.reshape(-1, 1, 1, 1, 1), state.x, state.best_x),
+        )
+
+    def _release(
+        self, step: int, state: _State, values: tuple[Tensor, Tensor, Tensor], done: _Done
+    ) -> tuple[_State, tuple[Tensor, Tensor, Tensor]]:
+        """Candidates that are done leave the batch."""
+        stop, (match, loss, slope) = self.search.stop, values
+        over = torch.full_like(loss, step >= stop.steps, dtype=torch.bool)
+        reached = loss <= (-torch.inf if stop.target is None else stop.target)
+        tired = state.waited >= (stop.steps + 1 if stop.patience is None else stop.patience)
+        lost = ~loss.isfinite() | ~slope.flatten(1).isfinite().all(1)
+        gone = over | reached | tired | lost
+        if not gone.any():
+            return state, values
+        for why, who in (
+            ("diverged", lost),
+            ("target", reached & ~lost),
+            ("patience", tired & ~reached & ~lost),
+            ("steps", over & ~tired & ~reached & ~lost),
+        ):
+            self._leave(state, who, match, step, why, done)
+        stay = (~gone).nonzero().squeeze(1)
+        return trees.rows(state, stay), trees.rows(values, stay)
+
+    def _leave(self, state: _State, who: Tensor, match: Tensor, step: int, why: str, done: _Done) -> None:
+        rows = state.row[who]
+        best = self.search.keep == "best"
+        done.x[rows] = (state.best_x if best else state.x)[who]
+        # One that diverged keeps an infinite match, so that no other restart loses to it.
+        done.match[rows] = torch.inf if why == "diverged" else (state.best_match if best else match)[who]
+        done.steps[rows] = step
+        for row in rows.tolist():
+            done.why[row] = why
+
+    def _move(self, step: int, state: _State, loss: Tensor, slope: Tensor) -> _State:
+        schedule = self.search.schedule.update(step, self.search.stop.steps, loss, state.schedule)
+        x, moments = self.search.optimiser.step(state.x, slope, schedule.scale, state.moments)
+        if self.search.box:
+            x = torch.minimum(torch.maximum(x, self.low), self.high)
+        return state._replace(x=x, moments=moments, schedule=schedule)
+
+    def _choose(self, done: _Done) -> Reconstruction:
+        """Of every victim's restarts the one with the lowest matching loss."""
+        restarts, victims = self.search.restarts, len(self.seen.ids)
+        kept = done.match.reshape(victims, restarts).argmin(1)  # (V,)
+        rows = torch.arange(victims, device=kept.device) * restarts + kept
+        labels = self.search.labels.find(self.target, self.seen)
+        return Reconstruction(
+            images=done.x[rows] * self.target.std + self.target.mean,
+            labels=labels,
+            match=done.match[rows],
+            steps=done.steps[rows],
+            restart=kept,
+            stopped=tuple(done.why[row] for row in rows.tolist()),
+            curve=Curve(tuple(step for step, _ in self.curve), torch.stack([m for _, m in self.curve], 1)[rows]),
+        )

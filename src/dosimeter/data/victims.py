@@ -1,0 +1,90 @@
+"""Which images are attacked, and which others a reconstruction is told apart from."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dosimeter.data.dataset import SPLITS, Dataset
+from dosimeter.errors import DataError, SettingError
+from dosimeter.rng import numpy_stream
+from dosimeter.types import Victims
+
+Chosen = Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] | Tensor
+
+
+def pick(
+    dataset: Dataset,
+    n: int | None = None,
+    *,
+    batch: int = 1,
+    seed: int = 0,
+    split: str = "train",
+    indices: Chosen | None = None,
+) -> Victims:
+    """n private batches of B images, drawn without replacement or given by `indices`, (n,) or (n, B).
+
+    A seed's first victims are the same whatever n is. An id names the split and the places: "train:17", "train:17+203".
+    """
+    if batch < 1 or (n is not None and n < 1):
+        raise SettingError(f"Victims must be at least 1 batch of at least 1 image, got {n} of {batch}.")
+    if indices is not None:
+        places = _given(indices, n, batch)
+    elif n is not None:
+        places = _drawn(dataset, n, batch, seed, split)
+    else:
+        raise SettingError("How many victims? Give their number n or their indices.")
+    images = dataset.images(split, places.ravel())
+    labels = torch.from_numpy(dataset.labels(split)[places])
+    ids = tuple(f"{split}:{'+'.join(map(str, row))}" for row in places.tolist())
+    if len(set(ids)) < len(ids):
+        # Two victims of one id would meet the same random numbers and overwrite each other's records.
+        twice = next(name for name in ids if ids.count(name) > 1)
+        raise SettingError(f"The indices name the victim {twice} more than once; every victim may be there once.")
+    return Victims(images.reshape(*places.shape, *dataset.shape), labels, torch.from_numpy(places), ids)
+
+
+def pick_decoys(dataset: Dataset, victims: Victims, n: int, *, seed: int, split: str) -> Tensor:
+    """n images (n, C, H, W) of a split that are no victims, fewer if there are not so many.
+
+    A reconstruction identifies its victim when it is nearer to it than to every decoy.
+    """
+    if n < 0:
+        raise SettingError(f"The number of decoys must be at least 0, got {n}.")
+    order = numpy_stream(seed, "decoys", split).permutation(dataset.count(split))
+    # Places in another split name other images; ids of any other form are taken to be from this one.
+    others = tuple(f"{other}:" for other in SPLITS if other != split)
+    here = torch.tensor([not name.startswith(others) for name in victims.ids], dtype=torch.bool)
+    taken = victims.indices[here].numpy()
+    return dataset.images(split, order[~np.isin(order, taken)][:n])
+
+
+def _drawn(dataset: Dataset, n: int, batch: int, seed: int, split: str) -> NDArray[np.int64]:
+    count = dataset.count(split)
+    if n * batch > count:
+        raise DataError(
+            f"The draw asks for {n * batch} images ({n} batches of {batch}) but the split {split!r} of {dataset.name} "
+            f"has {count}; use fewer or smaller batches."
+        )
+    # Permuting all and cutting, rather than drawing n, keeps the first victims when n grows.
+    return numpy_stream(seed, "victims", split).permutation(count)[: n * batch].reshape(n, batch)
+
+
+def _given(indices: Chosen, n: int | None, batch: int) -> NDArray[np.int64]:
+    try:
+        places = np.asarray(indices)
+    except ValueError:
+        raise SettingError("Indices must be (n,) or (n, B) integers, got rows of different lengths.") from None
+    if places.ndim not in (1, 2) or not places.size or places.dtype.kind not in "iu":
+        raise SettingError(f"Indices must be (n,) or (n, B) integers, got {places.dtype} of shape {places.shape}.")
+    if places.ndim == 1:
+        places = places[:, None]
+    if n not in (None, len(places)) or batch not in (1, places.shape[1]):
+        raise SettingError(
+            f"The indices name {len(places)} batches of {places.shape[1]}, not {n} of {batch}; leave n and batch out, "
+            f"or make them agree."
+        )
+    return places.astype(np.int64)

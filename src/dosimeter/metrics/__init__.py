@@ -1,0 +1,39 @@
+"""How much of a victim is in its reconstruction.
+
+    images     MSE, PSNR, SSIM, SSIM under shifts; clipping and min-max scaling
+    lpips      the perceptual distance LPIPS with AlexNet or VGG-16
+    matching   which reconstruction of a batch belongs to which original
+    rates      success rates with intervals, and identification among decoys
+    score      all of it for a matched batch, and summaries
+
+Metrics see the truth. They are for scoring after an attack has returned; nothing here is imported by an attack.
+Images are (n, C, H, W) in [0, 1], scores (n,); `HIGHER_IS_BETTER` gives each score's direction.
+"""
+
+from dosimeter.metrics.images import clip, min_max, mse, psnr, ssim, ssim_shifted
+from dosimeter.metrics.lpips import Lpips, find_weights
+from dosimeter.metrics.matching import match_batch, match_batches
+from dosimeter.metrics.rates import Rate, identification, rate, wilson
+from dosimeter.metrics.score import HIGHER_IS_BETTER, PSNR_CAP, Scores, score_images, summarise
+
+__all__ = [
+    "HIGHER_IS_BETTER",
+    "PSNR_CAP",
+    "Lpips",
+    "Rate",
+    "Scores",
+    "clip",
+    "find_weights",
+    "identification",
+    "match_batch",
+    "match_batches",
+    "min_max",
+    "mse",
+    "psnr",
+    "rate",
+    "score_images",
+    "ssim",
+    "ssim_shifted",
+    "summarise",
+    "wilson",
+]

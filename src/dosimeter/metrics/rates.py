@@ -1,0 +1,96 @@
+"""How often an attack succeeds, with an interval, and whether a reconstruction points to its victim."""
+
+from math import sqrt
+from statistics import NormalDist
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dosimeter.errors import DataError, SettingError
+
+TIE = 1e-6
+"""Distances closer than this, relatively, are equal: float32 sums in another order differ by about as much."""
+
+CHUNK = 2**24
+"""Pixel values of decoys compared at once."""
+
+
+def wilson(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """The Wilson score interval of a proportion, (low, high).
+
+        centre = (p + z^2 / 2n) / (1 + z^2 / n),  half width = z / (1 + z^2 / n) * sqrt(p (1 - p) / n + z^2 / 4n^2)
+
+    with p = successes / n and z the normal quantile at (1 + level) / 2. Unlike p +- z s it stays inside [0, 1] and says
+    something at 0 of n. Wilson: Probable inference, the law of succession, and statistical inference, 1927.
+    """
+    if not 0 <= successes <= n or n < 1:
+        raise DataError(f"Expected between 0 and n successes of n >= 1 trials, got {successes} of {n}.")
+    if not 0 < level < 1:
+        raise SettingError(f"Expected a level of confidence between 0 and 1 such as 0.95, got {level}.")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    p, shrink = successes / n, 1 + z * z / n
+    centre = (p + z * z / (2 * n)) / shrink
+    half = z / shrink * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    # The ends are exact in the formula but not in floating point.
+    return (0.0 if successes == 0 else centre - half), (1.0 if successes == n else centre + half)
+
+
+class Rate(NamedTuple):
+    """A share of trials with its interval; `rate` makes one."""
+
+    successes: int
+    n: int
+    low: float
+    high: float
+    value: float
+
+    def text(self) -> str:
+        """For people: "97 % (84-99 %), 31 of 32", "below 2.9 % (0 of 128)", "above 97.1 % (128 of 128)"."""
+        count = f"{self.successes} of {self.n}"
+        if self.successes == 0:
+            return f"below {_percent(self.high, least=1)} % ({count})"
+        if self.successes == self.n:
+            return f"above {_percent(self.low, least=1)} % ({count})"
+        value, low, high = (_percent(share) for share in (self.value, self.low, self.high))
+        return f"{value} % ({low}-{high} %), {count}"
+
+
+def rate(successes: int, n: int, level: float = 0.95) -> Rate:
+    """The share of successes with its Wilson interval."""
+    low, high = wilson(successes, n, level)
+    return Rate(successes, n, low, high, successes / n)
+
+
+def identification(reconstructed: Tensor, originals: Tensor, decoys: Tensor) -> Tensor:
+    """Is each reconstruction nearer (MSE) to its own victim than to every decoy? -> (n,) bool. True is success.
+
+    reconstructed and originals (n, C, H, W), row by row the same victim; decoys (m, C, H, W), images of the same kind
+    that were not in the update. A guess succeeds with probability 1 / (m + 1). A tie (within `TIE`) is not an
+    identification, so a decoy that is the victim's double can only make it fail, and neither is a reconstruction with
+    values that are not finite. Images are compared as they are: clip first to judge what a viewer would see.
+    """
+    same = reconstructed.ndim == 4 and reconstructed.shape == originals.shape
+    if not same or decoys.ndim != 4 or decoys.shape[1:] != originals.shape[1:] or len(decoys) < 1:
+        raise DataError(
+            "Expected reconstructions and originals (n, C, H, W) and at least one decoy (m, C, H, W), got "
+            f"{tuple(reconstructed.shape)}, {tuple(originals.shape)} and {tuple(decoys.shape)}."
+        )
+    chunks = torch.split(decoys, max(1, CHUNK // decoys[0].numel()))
+    found = torch.zeros(len(originals), dtype=torch.bool, device=originals.device)
+    for i, image in enumerate(reconstructed.detach()):
+        own = _distances(image, originals[i : i + 1])[0]
+        nearest = torch.stack([_distances(image, chunk).amin() for chunk in chunks]).amin()
+        found[i] = own < nearest * (1 - TIE)  # False for nan and for inf against inf
+    return found
+
+
+def _distances(image: Tensor, others: Tensor) -> Tensor:
+    """MSE of one image (C, H, W) to others (k, C, H, W) -> (k,)."""
+    return (others - image).square().flatten(1).mean(dim=1)
+
+
+def _percent(share: float, least: int = 0) -> str:
+    """A share in percent with no decimals, or as many as keep it from reading as 0 or 100."""
+    texts = [f"{100 * share:.{digits}f}" for digits in range(least, 5)]
+    return next((text for text in texts if 0 < float(text) < 100), texts[-1])

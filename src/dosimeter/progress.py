@@ -1,0 +1,45 @@
+"""Progress bars: on a terminal one line that moves, elsewhere silence."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Advance(Protocol):
+    """Tells a bar how far the work is, and in a few words how it goes."""
+
+    def __call__(self, done: float, note: str = "", *, total: float | None = None) -> None: ...
+
+
+def _silent(done: float, note: str = "", *, total: float | None = None) -> None:
+    return
+
+
+@contextmanager
+def bar(title: str, total: float | None, *, bytes_: bool = False, show: bool | None = None) -> Iterator[Advance]:
+    """A bar on standard error while the block runs; nothing at all when standard error is no terminal."""
+    if not (sys.stderr.isatty() if show is None else show):
+        yield _silent
+        return
+    amount = DownloadColumn() if bytes_ else MofNCompleteColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        amount,
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=total, note="")
+
+        def advance(done: float, note: str = "", *, total: float | None = None) -> None:
+            if total is None:
+                progress.update(task, completed=done, note=note)
+            else:
+                progress.update(task, completed=done, note=note, total=total)
+
+        yield advance

@@ -1,0 +1,105 @@
+"""Originals beside their reconstructions."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from dosimeter.auditing import Result
+from dosimeter.reports.markup import Html, join, tag
+from dosimeter.reports.pictures import THUMBNAIL, embed
+from dosimeter.reports.words import count, number, ssim
+from dosimeter.types import Record
+
+MOST = 128
+"""Images in the gallery; the run's folder has them all."""
+
+
+def ranked(result: Result) -> list[Record]:
+    """Records by SSIM, the most exposed image first."""
+    return sorted(result.records, key=ssim, reverse=True)
+
+
+def highlights(result: Result) -> Html:
+    """The most exposed, the median and the least exposed image, each with what the attack gives without the update."""
+    order = ranked(result)
+    chosen = {0: "Most exposed"}
+    if len(order) > 2:
+        chosen[len(order) // 2] = "Median"
+    if len(order) > 1:
+        chosen[len(order) - 1] = "Least exposed"
+    return tag("div", *(_highlight(result, order[place], name) for place, name in chosen.items()), class_="highlights")
+
+
+def gallery(result: Result) -> Html:
+    """All images, the most exposed first, up to MOST."""
+    order = ranked(result)
+    left_out = len(order) - MOST
+    notes = ["Original on the left, reconstruction on the right; the most exposed first."]
+    if left_out > 0:
+        notes.append(f"Left out: the {count(left_out, 'image')} with the lowest SSIM.")
+    if max(result.victims.shape[1:]) > THUMBNAIL:
+        notes.append("Pictures are reduced here.")
+    cells = [_cell(result, record) for record in order[:MOST]]
+    return join([tag("p", " ".join(notes), class_="note"), tag("div", *cells, class_="gallery")])
+
+
+def _highlight(result: Result, record: Record, name: str) -> Html:
+    original, image, blind = _images(result, record)
+    about = f"{_who(result, record)}, {_label(record)}"
+    trio = [
+        _captioned(embed(original, f"Original: {about}"), "original"),
+        _captioned(embed(image, f"Reconstruction of {about}"), "reconstruction"),
+        _captioned(embed(blind, f"What the attack gives for {about} without the update"), "without the update"),
+    ]
+    floor = record["baseline"]
+    assert isinstance(floor, dict)
+    pairs = [(key, "dB" if key == "psnr" else "") for key in ("ssim", "psnr", "lpips") if key in record]
+    lines = [
+        tag("tr", tag("th", key.upper(), scope="row"), *(_td(value, unit) for value in (record[key], floor.get(key))))
+        for key, unit in pairs
+    ]
+    head = tag("thead", tag("tr", tag("td"), tag("th", "with update", scope="col"), tag("th", "without", scope="col")))
+    table = tag("table", head, tag("tbody", *lines), class_="small")
+    text = tag("div", tag("h3", name), tag("p", about, class_="who"), table)
+    return tag("article", tag("div", *trio, class_="trio"), text, class_="card")
+
+
+def _cell(result: Result, record: Record) -> Html:
+    original, image, _ = _images(result, record)
+    who, scores = _who(result, record), f"SSIM {number(record['ssim'])}, PSNR {number(record['psnr'])} dB"
+    pair = [
+        embed(original, f"Original: {who}", reduce=True),
+        embed(image, f"Reconstruction of {who}, {scores}", reduce=True),
+    ]
+    verdict = tag("span", "read", class_="chip hit") if record["read"] else None
+    caption = tag("figcaption", tag("b", who), verdict, tag("br"), _label(record), tag("br"), scores)
+    return tag("figure", tag("div", *pair, class_="pair"), caption, title=record["id"])
+
+
+def _captioned(image: Html, text: str) -> Html:
+    return tag("figure", image, tag("figcaption", text))
+
+
+def _td(value: object, unit: str) -> Html:
+    return tag("td", f"{number(value)} {unit}".strip())
+
+
+def _images(result: Result, record: Record) -> Sequence[Tensor]:
+    """Original, reconstruction and the image without the update of a record, (C, H, W) each."""
+    v, b = record["victim"], record["image"]
+    assert isinstance(v, int)
+    assert isinstance(b, int)
+    return result.victims.images[v, b], result.images[v, b], result.baseline[v, b]
+
+
+def _who(result: Result, record: Record) -> str:
+    place = f"victim {record['victim']}" if result.victims.batch > 1 else ""
+    return f"Image {record['index']}" + (f" ({place})" if place else "")
+
+
+def _label(record: Record) -> str:
+    """The label, and what the attack took it for where that differs."""
+    text = str(record["label"])
+    shown = f"label {text if len(text) <= 24 else text[:23] + '…'}"
+    used = record.get("label_used", record["label"])
+    return shown if used == record["label"] else f"{shown}, taken for {used}"

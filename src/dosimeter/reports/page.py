@@ -1,0 +1,120 @@
+"""One self-contained page: it opens offline, runs no script and asks nothing of the network."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dosimeter.auditing import Result
+from dosimeter.errors import OutputError
+from dosimeter.reports import figures, gallery, sections
+from dosimeter.reports.markup import Html, join, tag
+from dosimeter.reports.style import CSS
+from dosimeter.reports.words import blind_reads, count, duration, headline, interruption, meaning, ssim, verdict
+
+TITLE = "Gradient leakage audit"
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+"""Should anything slip through, the browser refuses to load or run it."""
+
+
+def write_page(result: Result, path: Path, *, title: str = TITLE) -> None:
+    """Write the report of a result to one HTML file."""
+    try:
+        path.write_text(render(result, title=title), encoding="utf-8")
+    except OSError as error:
+        why = error.strerror or error
+        raise OutputError(f"Expected a file that can be written, but {str(path)!r} cannot ({why}).") from None
+
+
+def render(result: Result, *, title: str = TITLE) -> str:
+    """The page as text."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", f"{title}: {headline(result)}"),
+        tag("style", Html(CSS)),
+    )
+    body = tag("body", _header(result, title), tag("main", *_main(result)), _footer(result))
+    return "<!doctype html>\n" + tag("html", head, "\n", body, lang="en") + "\n"
+
+
+def _header(result: Result, title: str) -> Html:
+    s = result.settings
+    about = f"{count(s['victims'], 'update')} of {count(s['batch'], 'image')} each, attacked with {s['attack_name']}"
+    return tag(
+        "header",
+        tag("p", "dosimeter", class_="brand"),
+        tag("h1", title),
+        tag("p", tag("b", s["model"]), " on ", tag("b", s["data"]), f" · {about}", class_="about"),
+    )
+
+
+def _main(result: Result) -> list[Html]:
+    """The sections in reading order."""
+    stopped = interruption(result)
+    banner = tag("p", tag("strong", "Interrupted. "), stopped, class_="banner", role="note") if stopped else Html()
+    words = (tag("h2", *_unbroken(verdict(result))), tag("p", meaning(result)))
+    return [
+        banner,
+        tag("section", *words, sections.tiles(result), class_=_level(result)),
+        _section("highlights", "What the attack saw", gallery.highlights(result)),
+        _section("scores", "Scores", sections.scores(result)),
+        _section("figures", "How it went", _figures(result)),
+        _section("threat", "What the attacker was granted", sections.threat(result)),
+        _section("settings", "Settings", sections.settings(result)),
+        _section("gallery", "All images", gallery.gallery(result)),
+        _section("again", "Run it again", sections.rerun(result)),
+    ]
+
+
+def _unbroken(text: str) -> list[str]:
+    """A sentence in which no line ends within a percentage."""
+    pieces = re.split(r"([\d.]+(?:-[\d.]+)? %)", text)
+    return [tag("span", piece, class_="key") if k % 2 else piece for k, piece in enumerate(pieces)]
+
+
+def _section(name: str, title: str, content: Html) -> Html:
+    return tag("section", tag("h2", title, id=name), content, aria_labelledby=name)
+
+
+def _level(result: Result) -> str:
+    """How loud the verdict is: no image read, some, or at least half; what a blind attack reads too is not counted."""
+    rate = result.scores["success"]
+    beyond = rate["hits"] - blind_reads(result)
+    return "verdict calm" if beyond <= 0 else "verdict loud" if 2 * rate["hits"] >= rate["of"] else "verdict warm"
+
+
+def _figures(result: Result) -> Html:
+    values, floors = [], []
+    for record in result.records:
+        floor = record["baseline"]
+        assert isinstance(floor, dict)
+        values.append(ssim(record))
+        floors.append(float(floor["ssim"]))
+    victims = len(result.victims.ids)
+    drawn = "every victim" if (n := figures.every(victims)) == 1 else f"one in {n:,} of the {victims:,} victims"
+    keys = [("with", "with the update"), ("hit", "with the update, read"), ("without", "without the update")]
+    legend = join([tag("span", tag("i", class_=f"swatch {key}"), text, class_="key") for key, text in keys])
+    lines = f"How far the reconstruction's update is from the observed one; a thin line for {drawn}, the median bold."
+    histogram = figures.spread(values, floors, result.scores["success"]["threshold"])
+    return tag(
+        "div",
+        _figure(histogram, "Images by SSIM. ", "Upwards with the update, downwards without it. ", legend),
+        _figure(figures.curves(result.curve), "Matching loss. ", lines),
+        class_="figures",
+    )
+
+
+def _figure(drawing: Html, name: str, *words: str) -> Html:
+    return tag("figure", drawing, tag("figcaption", tag("b", name), *words))
+
+
+def _footer(result: Result) -> Html:
+    places = " · ".join(f"{name} {value}" for name, value in result.environment.items())
+    written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    status = f"{result.status} in {duration(result.seconds)}, written {written}"
+    warning = "This page shows the private images of the victims."
+    return tag("footer", tag("p", status), tag("p", places), tag("p", warning))

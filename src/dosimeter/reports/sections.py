@@ -1,0 +1,148 @@
+"""The tables of a report: scores and rates, threat model, settings, how to run it again."""
+
+from collections.abc import Iterable, Sequence
+
+from dosimeter.auditing import Result
+from dosimeter.reports.markup import Html, join, tag
+from dosimeter.reports.words import grants, percent, rows, shares
+
+SETTINGS = {
+    "model": "Model",
+    "parameters": "Trainable parameters",
+    "data": "Data",
+    "shape": "Image (channels, height, width)",
+    "victims": "Victims",
+    "batch": "Images in an update",
+    "loss": "Loss",
+    "defense": "Defense",
+    "attack_name": "Attack",
+    "threshold": "Read from SSIM",
+    "seed": "Seed",
+    "dtype": "Precision",
+    "device": "Device",
+    "budget": "Memory budget",
+    "chunk": "Victims at once",
+}
+"""Settings in the order of the table; others follow under their own names."""
+
+APART = ("attack", "command")
+"""Settings that stand outside the table."""
+
+
+def scores(result: Result) -> Html:
+    """Scores with the baseline beside them, and rates with their intervals."""
+    head = ("Score", "Mean ± std", "Median", "Worst victim", "Without the update")
+    names = [join([tag("b", row.name), " ", tag("span", row.meaning, class_="note")]) for row in rows(result)]
+    values = [(f"{row.mean} ± {row.std}", row.median, row.worst, row.baseline) for row in rows(result)]
+    body = [(name, *cells) for name, cells in zip(names, values, strict=True)]
+    rates = [(tag("b", share.name), share.text, share.note) for share in shares(result)]
+    note = "The worst victim is the image that the attack read best. Without the update, the same attack runs blind: "
+    note += "what it reaches then is owed to its prior."
+    return join(
+        [
+            table(head, body, "scores"),
+            tag("p", note, class_="note"),
+            table(("Rate", "With its 95 % interval", "Of what"), rates, "rates"),
+        ]
+    )
+
+
+def threat(result: Result) -> Html:
+    """What the attacker was granted, in words."""
+    kinds = {"granted": "chip granted", "not granted": "chip withheld"}
+    body = [
+        (tag("b", grant.what), tag("span", grant.value, class_=kinds.get(grant.value, "chip")), grant.meaning)
+        for grant in grants(result.threat)
+    ]
+    return table(("Knowledge", "Grant", "Meaning"), body, "threat")
+
+
+def settings(result: Result) -> Html:
+    """What was set; the attack in full below."""
+    found = result.settings
+    order = [key for key in SETTINGS if key in found]
+    order += [key for key in found if key not in SETTINGS and key not in APART]
+    pairs = [
+        tag("div", tag("dt", SETTINGS.get(key, key.replace("_", " "))), tag("dd", _value(key, found[key])))
+        for key in order
+    ]
+    attack = tag("pre", tag("code", unfold(str(found["attack"]))), tabindex=0) if "attack" in found else None
+    return join([tag("dl", *pairs, class_="settings"), attack and tag("h3", "The attack in full"), attack])
+
+
+def rerun(result: Result) -> Html:
+    """The command, where the audit knows it."""
+    command = result.settings.get("command")
+    if command is None:
+        words = "The same model, victims, attack and seed give the same numbers; the settings are above and in "
+        return tag("p", words, tag("code", "records.json"), ".")
+    return join([tag("pre", tag("code", command), tabindex=0), tag("p", "The same command gives the same numbers.")])
+
+
+def tiles(result: Result) -> Html:
+    """The few numbers that matter, large."""
+    found, floor = result.scores["scores"]["ssim"], result.scores["baseline"]["ssim"]
+    shown = [
+        _share("Images read", result.scores["success"]),
+        _tile("Mean SSIM", f"{found['mean']:.2f}", f"{floor['mean']:.2f} without the update"),
+    ]
+    if "identification" in result.scores:
+        one = result.scores["identification"]
+        shown.append(_share("Victims identified", one, f"by chance {percent(one['chance'])} %"))
+    if "labels" in result.scores and not result.threat.labels:
+        shown.append(_share("Labels recovered", result.scores["labels"]))
+    return tag("dl", *shown, class_="tiles")
+
+
+def _share(name: str, rate: dict[str, float], *more: str) -> Html:
+    interval = f"95 % interval {percent(rate['low'])}-{percent(rate['high'])} %"
+    return _tile(name, f"{rate['hits']:,} of {rate['of']:,}", interval, *more)
+
+
+def _tile(name: str, value: str, *notes: str) -> Html:
+    return tag("div", tag("dt", name), tag("dd", value, class_="big"), *(tag("dd", note) for note in notes))
+
+
+def table(head: Sequence[str], body: Iterable[Sequence[object]], class_: str) -> Html:
+    """A table whose first column names its rows; wide ones scroll by themselves."""
+    lines = [tag("tr", tag("th", first, scope="row"), *(tag("td", cell) for cell in rest)) for first, *rest in body]
+    top = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in head)))
+    return tag("div", tag("table", top, tag("tbody", *lines), class_=class_), class_="scroll")
+
+
+def unfold(text: str) -> str:
+    """The repr of a dataclass with one field a line; any other text as it is."""
+    start = text.find("(")
+    if start < 0 or not text.endswith(")"):
+        return text
+    parts, depth, quote, begin = [], 0, "", start + 1
+    for place in range(start + 1, len(text) - 1):
+        char = text[place]
+        if quote:
+            quote = "" if char == quote and text[place - 1] != "\\" else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+        elif char == "," and depth == 0:
+            parts.append(text[begin:place].strip())
+            begin = place + 1
+    parts.append(text[begin:-1].strip())
+    if depth or len(parts) < 2:
+        return text
+    return f"{text[: start + 1]}\n" + "".join(f"    {part},\n" for part in parts if part) + ")"
+
+
+def _value(key: str, value: object) -> object:
+    """A setting for people."""
+    if key == "shape" and isinstance(value, list | tuple):
+        return " \N{MULTIPLICATION SIGN} ".join(str(side) for side in value)
+    if key == "budget" and isinstance(value, int):
+        return f"{value / 2**30:.3g} GiB"
+    if key == "defense":
+        return "none" if value == "NoDefense()" else tag("code", value)
+    if isinstance(value, int) and not isinstance(value, bool) and key != "seed":
+        return f"{value:,}"
+    return value

@@ -1,0 +1,207 @@
+"""What a result says, in words and rows that the terminal and the page share."""
+
+import math
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from dosimeter.auditing import Result
+from dosimeter.metrics import HIGHER_IS_BETTER
+from dosimeter.types import Record, ThreatModel
+
+SCORES = {
+    "ssim": ("SSIM", "structure, 1 is equal"),
+    "psnr": ("PSNR", "dB, more is nearer"),
+    "mse": ("MSE", "squared error a pixel, 0 is equal"),
+    "lpips": ("LPIPS", "distance in a network's features, 0 is equal"),
+    "ssim_shifted": ("SSIM, shifted", "best over small shifts"),
+    "ssim_minmax": ("SSIM, min-max", "brightness and contrast forgiven"),
+    "psnr_minmax": ("PSNR, min-max", "dB, brightness and contrast forgiven"),
+    "mse_minmax": ("MSE, min-max", "brightness and contrast forgiven"),
+}
+"""Each score's name and what it measures, in the order of tables."""
+
+
+class Row(NamedTuple):
+    """One score over all images, as text."""
+
+    name: str
+    meaning: str
+    mean: str
+    std: str
+    median: str
+    worst: str  # the image that the attack read best
+    baseline: str  # mean without the update
+
+
+class Share(NamedTuple):
+    """A rate with its interval, as text."""
+
+    name: str
+    text: str
+    note: str
+
+
+class Grant(NamedTuple):
+    """A line of the threat model."""
+
+    what: str
+    value: str  # granted, not granted or another word
+    meaning: str
+
+
+def clean(text: str) -> str:
+    """Text in which nothing steers a terminal or breaks a file: control characters become a replacement mark."""
+    spaced = (" " if c.isspace() and c != "\n" else c for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in spaced)
+
+
+def number(value: object, digits: int = 3) -> str:
+    """A number for people: `digits` significant ones below 100, none behind the point above; a dash for none."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return "\N{EN DASH}"
+    if abs(value) >= 100 or value == 0:
+        return f"{value:.0f}"
+    if abs(value) < 1e-3:
+        return f"{value:.1e}"
+    if abs(value) >= 1:
+        return f"{value:.{digits - 1 - int(math.log10(abs(value)))}f}"
+    return f"{value:.3f}" if abs(value) >= 0.01 else f"{value:.4f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 4.2 s, 3 min 07 s, 2 h 05 min."""
+    if seconds < 59.95:  # which rounds to 60.0
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def count(n: int, noun: str) -> str:
+    """1 image, 1,024 images."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """A share in percent with no decimals, or as many as keep it from reading as 0 or 100 when it is not."""
+    texts = [f"{100 * share:.{digits}f}" for digits in range(5)]
+    return texts[0] if share in (0, 1) else next((text for text in texts if 0 < float(text) < 100), texts[-1])
+
+
+def ssim(record: Record) -> float:
+    value = record["ssim"]
+    assert isinstance(value, float)
+    return value
+
+
+def blind_reads(result: Result) -> int:
+    """How many images count as read when the attack is run without the update."""
+    threshold = result.scores["success"]["threshold"]
+    floors = [record["baseline"] for record in result.records]
+    return sum(isinstance(floor, dict) and floor["ssim"] >= threshold for floor in floors)
+
+
+def headline(result: Result) -> str:
+    """What was audited."""
+    s = result.settings
+    return f"{s['attack_name']} on {s['model']}, {s['data']}"
+
+
+def verdict(result: Result) -> str:
+    """How many images were read, how sure that is, and whether the update is to blame."""
+    rate = result.scores["success"]
+    hits, n, blind = rate["hits"], rate["of"], blind_reads(result)
+    if n == 1:
+        first = f"The image was {'read' if hits else 'not read'}"
+    elif not hits:
+        first = f"None of the {n:,} images was read (95 % interval 0-{percent(rate['high'])} %)"
+    else:
+        interval = f"{percent(rate['low'])}-{percent(rate['high'])} %"
+        first = f"{hits:,} of {n:,} images {'was' if hits == 1 else 'were'} read "
+        first += f"({percent(rate['rate'])} %, 95 % interval {interval})"
+    if blind and blind >= hits:
+        return f"{first}; without the update the same attack reads {blind:,}, so the update adds nothing that shows."
+    return f"{first}; without the update the same attack reads {blind:,}."
+
+
+def meaning(result: Result) -> str:
+    """What the verdict is about and what it does not show."""
+    threshold = result.scores["success"]["threshold"]
+    text = f"An image counts as read when its reconstruction has an SSIM of at least {threshold:g} with the original."
+    if result.scores["success"]["rate"] < 1:
+        text += " Other attacks, or more steps, may read more than this one did."
+    return text
+
+
+def interruption(result: Result) -> str:
+    """What an interrupted audit still tells; nothing for a complete one."""
+    if result.status == "complete":
+        return ""
+    cut = len({record["victim"] for record in result.records if record["stopped"] == "interrupted"})
+    text = f"This audit was {result.status} before it was done. The numbers are those of the "
+    text += f"{count(len(result.victims.ids), 'victim')} reached by then"
+    return text + (f", {cut:,} of them with the attack cut short." if cut else ".")
+
+
+def rows(result: Result) -> list[Row]:
+    """The table of scores."""
+    found, floor = result.scores["scores"], result.scores["baseline"]
+    order = [key for key in SCORES if key in found] + [key for key in found if key not in SCORES]
+    return [_row(key, found[key], floor.get(key, {})) for key in order]
+
+
+def _row(key: str, one: dict[str, float], floor: dict[str, float]) -> Row:
+    name, about = SCORES.get(key, (key, ""))
+    worst = one["max" if HIGHER_IS_BETTER.get(key, True) else "min"]
+    shown = (number(value) for value in (one["mean"], one["std"], one["median"], worst, floor.get("mean")))
+    return Row(name, about, *shown)
+
+
+def shares(result: Result) -> list[Share]:
+    """Rates with their 95 % intervals."""
+    scores = result.scores
+    found = [Share("Images read", scores["success"]["text"], f"SSIM of at least {scores['success']['threshold']:g}")]
+    if "identification" in scores:
+        one = scores["identification"]
+        note = f"nearer to its victim than to decoys, chance {percent(one['chance'])} %"
+        found.append(Share("Victims identified", one["text"], note))
+    if "labels" in scores:
+        note = "granted to the attacker" if result.threat.labels else "recovered from the update"
+        found.append(Share("Labels right", scores["labels"]["text"], note))
+    return found
+
+
+GRANTS: dict[str, dict[Any, tuple[str, str, str]]] = {
+    "server": {"honest": ("Server", "honest", "It follows the protocol and only looks at what it is sent.")},
+    "labels": {
+        True: ("Labels of the private batch", "granted", "The attacker is told the labels."),
+        False: ("Labels of the private batch", "not granted", "The attacker has to recover or do without the labels."),
+    },
+    "statistics": {
+        "running": ("Batch-norm statistics", "running", "Running statistics are used; they are part of the model."),
+        "batch": ("Batch-norm statistics", "of the batch", "The private batch's own statistics are used."),
+    },
+    "defense": {
+        True: ("The defense", "granted", "Which defense runs and its settings, though not its random draws."),
+        False: ("The defense", "not granted", "The attacker does not know whether or which defense runs."),
+    },
+    "local_steps": {
+        True: ("Local training", "granted", "The number of local steps, the batch size and the learning rate."),
+        False: ("Local training", "not granted", "The attacker does not know how the update was trained."),
+    },
+}
+
+ALWAYS = Grant(
+    "Model, loss and update",
+    "granted",
+    "Always: the model before the update, the loss, the update, and the number and size of its images.",
+)
+
+
+def grants(threat: ThreatModel) -> list[Grant]:
+    """The threat model line by line; a field without words of its own stands as it is."""
+    lines = [ALWAYS]
+    for field in fields(threat):
+        value = getattr(threat, field.name)
+        said = GRANTS.get(field.name, {}).get(value)
+        lines.append(Grant(*said) if said else Grant(field.name.replace("_", " "), str(value), ""))
+    return lines

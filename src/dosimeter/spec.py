@@ -1,0 +1,90 @@
+"""From words on the command line to parts: `ig:tv=0.01,restarts=2` and `path/to/file.py:make_model`."""
+
+import importlib.util
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from dosimeter.errors import SettingError, unknown
+
+T = TypeVar("T")
+
+
+def make(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], **more: object) -> T:
+    """The part that `name:key=value,key=value` describes; `more` are settings that other options gave."""
+    name, _, rest = text.partition(":")
+    if name not in catalogue:
+        raise SettingError(unknown(kind, name, catalogue))
+    maker = catalogue[name]
+    hints = get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
+    allowed = [key for key in inspect.signature(maker).parameters if key != "self"]
+    settings: dict[str, object] = {}
+    for item in filter(None, rest.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise SettingError(f"A setting of {kind} {name!r} is written key=value, got {item!r}.")
+        if key not in allowed:
+            raise SettingError(unknown(f"setting of {kind} {name!r}", key, allowed))
+        settings[key] = _convert(f"{kind} {name!r}", key, value, hints[key])
+    return maker(**settings, **{key: value for key, value in more.items() if value is not None})
+
+
+def _convert(owner: str, key: str, value: str, hint: Any) -> object:
+    """A word as the type that the setting is declared with."""
+    choices = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if types.NoneType in choices and value.lower() == "none":
+        return None
+    for choice in choices:
+        if get_origin(choice) is Literal and value in get_args(choice):
+            return value
+        if choice is bool and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if choice in (int, float):
+            try:
+                return choice(value)
+            except ValueError:
+                continue
+        if choice is str:
+            return value
+    expected = " or ".join(_describe(choice) for choice in choices)
+    raise SettingError(f"The setting {key!r} of {owner} expects {expected}, got {value!r}.")
+
+
+def _describe(choice: Any) -> str:
+    if get_origin(choice) is Literal:
+        return " or ".join(map(str, get_args(choice)))
+    words = {int: "a whole number", float: "a number", bool: "true or false", types.NoneType: "none"}
+    return words.get(choice, str(choice))
+
+
+def is_own(text: str) -> bool:
+    """Whether the words name a function in the user's own file rather than something of ours."""
+    return ".py:" in text or text.endswith(".py")
+
+
+def own(kind: str, text: str) -> Callable[..., Any]:
+    """The function of `path/to/file.py:function`. The file is the user's own program and is run as such."""
+    place, _, name = text.rpartition(":")
+    if not place:
+        raise SettingError(f"A {kind} of your own is given as path/to/file.py:function, got {text!r}.")
+    path = Path(place)
+    if not path.is_file():
+        raise SettingError(f"There is no file {place!r}; a {kind} of your own is given as path/to/file.py:function.")
+    spec = importlib.util.spec_from_file_location(f"dosimeter_user_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickled layers look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as reason:  # whatever the user's program raises is the user's to see, in one line
+        raise SettingError(f"{place} cannot be run: {type(reason).__name__}: {reason}") from reason
+    found = getattr(module, name, None)
+    if not callable(found):
+        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise SettingError(unknown(f"function in {place}", name, functions))
+    called: Callable[..., Any] = found
+    return called

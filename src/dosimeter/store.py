@@ -1,0 +1,250 @@
+"""Results on disk: a run is a folder that is there as a whole or not at all.
+
+    run.json                     program, format, status, times and machine; what a rerun does not repeat
+    records.json                 settings, threat model, scores and one record an image; the same in every rerun
+    reconstructions.safetensors  images, baseline, originals (V, B, C, H, W) in [0, 1]; curve (V, T), curve_steps (T,)
+    images/                      victim-000-0-original.png and victim-000-0-reconstruction.png for every image
+    report.html                  the page for people, by `dosimeter.reports`
+
+`baseline` is what the same attack gives without the update. The originals are the private images themselves, which
+the owner of an audit has; who passes a run on passes them on as well. Reading executes nothing: JSON and safetensors.
+"""
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from dosimeter.auditing import Result
+from dosimeter.errors import DataError, OutputError
+
+FORMAT = 1
+"""The version of everything above; raised when an older reader would misread a run."""
+
+RUN, RECORDS, TENSORS, IMAGES = "run.json", "records.json", "reconstructions.safetensors", "images"
+
+
+class Run(NamedTuple):
+    """A run as read from its folder."""
+
+    info: dict[str, Any]  # run.json
+    document: dict[str, Any] | None  # records.json; None when the run was interrupted before anything was attacked
+    tensors: dict[str, Tensor]  # reconstructions.safetensors; empty when the document is None
+
+
+@contextmanager
+def reserve(folder: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Check that a run can be written to `folder`, and put there what the block writes into the folder it is given.
+
+    The check comes first, so that hours of work are not lost to a wrong path. The block writes into a hidden folder
+    beside the place, which takes the place by renaming when the block ends and vanishes when it fails. With
+    `overwrite`, an older run gives way only then.
+    """
+    try:
+        place = folder.resolve()
+        _check(place, folder, overwrite)
+        missing = [parent for parent in place.parents if not parent.exists()]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        holding = Path(tempfile.mkdtemp(prefix=".dosimeter-", dir=place.parent))
+        draft = holding / "run"
+        draft.mkdir()  # a folder of its own, for mkdtemp's would stay closed to everybody else
+    except (OSError, ValueError, RuntimeError) as error:  # a null byte is a ValueError, a loop of links a RuntimeError
+        raise _unwritable(folder, error) from None
+    try:
+        yield draft
+    except BaseException:
+        shutil.rmtree(holding, ignore_errors=True)
+        with suppress(OSError):
+            for parent in missing:
+                parent.rmdir()
+        raise
+    _install(draft, place, folder, overwrite)
+    shutil.rmtree(holding, ignore_errors=True)
+
+
+def write_run(result: Result, folder: Path) -> None:
+    """Write a result into an empty folder, usually one that `reserve` gave."""
+    tensors = {
+        "images": result.images,
+        "baseline": result.baseline,
+        "originals": result.victims.images,
+        "curve": result.curve.match,
+        "curve_steps": torch.tensor(result.curve.steps, dtype=torch.long),
+    }
+    try:
+        _write_json(folder / RECORDS, result.document())
+        # Copies, since tensors that share memory are refused; `save_file` would make a file that only its owner reads.
+        copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+        (folder / TENSORS).write_bytes(save(copies))
+        _write_images(result, folder / IMAGES)
+        _write_json(folder / RUN, _info(result.status, result.seconds, result.environment, len(result.records)))
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def write_interrupted(folder: Path, why: str) -> None:
+    """Write a run that was ended before anything was attacked: run.json alone, with the reason."""
+    try:
+        _write_json(folder / RUN, _info("interrupted", 0.0, {}, 0) | {"why": why})
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run back, or refuse a folder that is none, is damaged or misses a part."""
+    info = _read_json(folder / RUN)
+    if info.get("program") != "dosimeter":
+        raise DataError(f"{folder / RUN}: expected a run of dosimeter, found another file of that name; name a run.")
+    if info.get("format") != FORMAT:
+        raise DataError(f"{folder}: expected a run of format {FORMAT}, got {info.get('format')!r}; update dosimeter.")
+    if info.get("status") == "interrupted" and info.get("images") == 0:
+        return Run(info, None, {})
+    document = _read_json(folder / RECORDS)
+    try:
+        tensors: dict[str, Tensor] = load_file(folder / TENSORS)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{folder / TENSORS}: expected tensors, but {_reason(error)}; repeat the audit.") from None
+    if wrong := _wrong(info, document, tensors):
+        raise DataError(f"{folder}: expected a whole run, but {wrong}; repeat the audit.")
+    return Run(info, document, tensors)
+
+
+def picture(image: Tensor) -> Image.Image:
+    """An image (C, H, W) in [0, 1] in 8 bits: colour for three channels, otherwise the first channel in grey."""
+    shown = image.detach().cpu().float() if image.shape[0] == 3 else image[:1].detach().cpu().float()
+    values = torch.nan_to_num(shown).clamp(0, 1).mul(255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    return Image.fromarray(np.ascontiguousarray(values if values.shape[2] == 3 else values[:, :, 0]))
+
+
+def _check(place: Path, folder: Path, overwrite: bool) -> None:
+    """Refuse a place that is taken."""
+    if place in (Path.cwd(), *Path.cwd().parents):
+        raise OutputError(f"Expected a folder of its own, got {str(folder)!r}, where we stand; choose another --out.")
+    if not place.exists():
+        return
+    if not place.is_dir():
+        raise OutputError(f"Expected a folder to write, but {str(folder)!r} is a file; choose another --out.")
+    if not any(place.iterdir()):
+        return
+    try:
+        run = _read_json(place / RUN).get("program") == "dosimeter"
+    except DataError:
+        run = False
+    if not run:
+        raise OutputError(
+            f"Expected a new or empty folder, but {str(folder)!r} holds files that are no run of dosimeter, which "
+            "--overwrite would not replace either; choose another --out."
+        )
+    if not overwrite:
+        raise OutputError(
+            f"Expected a new or empty folder, but {str(folder)!r} holds an older run; replace it with --overwrite or "
+            "choose another --out."
+        )
+
+
+def _install(draft: Path, place: Path, folder: Path, overwrite: bool) -> None:
+    """Rename the finished draft to its place, with what was there moved aside until that has worked."""
+    aside = draft.with_name("old")
+    try:
+        _check(place, folder, overwrite)  # again: another program may have been quicker
+        if place.exists():
+            os.rename(place, aside)
+        try:
+            os.rename(draft, place)
+        except BaseException:
+            if aside.exists():
+                os.rename(aside, place)
+            raise
+    except (OSError, OutputError) as error:
+        # Only the name was refused, so the work is kept.
+        raise OutputError(f"The run is written but could not be moved: {_reason(error)} It is in {draft}.") from None
+
+
+def _unwritable(folder: Path, error: Exception) -> OutputError:
+    return OutputError(
+        f"Expected a place that can be written, but {str(folder)!r} cannot ({_reason(error)}); choose another --out."
+    )
+
+
+def _reason(error: Exception) -> str:
+    """An error in a few words of one line."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return " ".join(text.split())
+
+
+def _info(status: str, seconds: float, environment: dict[str, str], images: int) -> dict[str, Any]:
+    finished = datetime.now(UTC)
+    started = finished - timedelta(seconds=seconds)
+    times = {"started": started.isoformat(timespec="seconds"), "finished": finished.isoformat(timespec="seconds")}
+    head = {"program": "dosimeter", "format": FORMAT, "status": status, "images": images}
+    return head | times | {"seconds": seconds, "environment": environment}
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(_plain(value), indent=1, allow_nan=False) + "\n", encoding="ascii")
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: no infinities, which become null, and of foreign types only their text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"it holds {constant}")
+
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+    except OSError as error:
+        raise DataError(f"{path}: expected a file of a run, but {_reason(error)}; name the folder of a run.") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: expected JSON, but it is damaged ({_reason(error)}); repeat the audit.") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: expected a JSON object, found a {type(value).__name__}; repeat the audit.")
+    return value
+
+
+def _wrong(info: dict[str, Any], document: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """What keeps the parts of a run from fitting together, or nothing."""
+    kinds = {"status": str, "settings": dict, "threat": dict, "scores": dict, "records": list}
+    for key, kind in kinds.items():
+        if not isinstance(document.get(key), kind):
+            return f"{RECORDS} has no {key}"
+    for name in ("images", "baseline", "originals", "curve", "curve_steps"):
+        if name not in tensors:
+            return f"{TENSORS} has no {name}"
+    images, records = tensors["images"], document["records"]
+    if images.ndim != 5 or images.shape != tensors["originals"].shape or images.shape != tensors["baseline"].shape:
+        return "images, baseline and originals differ in shape"
+    if not len(records) == info.get("images") == images.shape[0] * images.shape[1]:
+        return f"{len(records)} records, {images.shape[0] * images.shape[1]} images and run.json disagree"
+    if tensors["curve"].shape != (len(images), len(tensors["curve_steps"])):
+        return "the curve does not fit the victims"
+    return ""
+
+
+def _write_images(result: Result, folder: Path) -> None:
+    folder.mkdir()
+    for v, (originals, images) in enumerate(zip(result.victims.images, result.images, strict=True)):
+        for b, (original, image) in enumerate(zip(originals, images, strict=True)):
+            picture(original).save(folder / f"victim-{v:03d}-{b}-original.png")
+            picture(image).save(folder / f"victim-{v:03d}-{b}-reconstruction.png")

@@ -1,0 +1,66 @@
+"""Arithmetic on gradients, which are {parameter name: tensor}, and on the NamedTuples that hold a search's state."""
+
+from collections.abc import Sequence
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from dosimeter.errors import UpdateError
+from dosimeter.types import Gradient
+
+T = TypeVar("T")
+
+
+def stack(gradients: Sequence[Gradient]) -> dict[str, Tensor]:
+    """Gradients of one shape each -> one gradient with an axis of victims in front."""
+    return {name: torch.stack([g[name] for g in gradients]) for name in gradients[0]}
+
+
+def squared_norms(gradient: Gradient) -> Tensor:
+    """(V, P): the squared norm of every tensor of every victim, tensors in the gradient's own order."""
+    return torch.stack([g.flatten(1).square().sum(1) for g in gradient.values()], dim=1)
+
+
+def rows(tree: T, where: Tensor) -> T:
+    """The chosen rows of every tensor in a tensor, dict, tuple or NamedTuple; everything else stays as it is."""
+    if isinstance(tree, Tensor):
+        return cast(T, tree[where])
+    if isinstance(tree, dict):
+        return cast(T, {name: rows(value, where) for name, value in tree.items()})
+    if isinstance(tree, tuple):
+        chosen = (rows(value, where) for value in tree)
+        return cast(T, type(tree)(*chosen) if hasattr(tree, "_fields") else tuple(chosen))
+    return tree
+
+
+def check_update(update: Gradient, parameters: Gradient) -> None:
+    """Refuse an update whose tensors are missing, extra, misshaped or not finite, naming the tensors."""
+    missing = [name for name in parameters if name not in update]
+    extra = [name for name in update if name not in parameters]
+    if missing or extra:
+        parts = [
+            f"{kind} {_few(names)}" for kind, names in (("missing", missing), ("not in the model", extra)) if names
+        ]
+        raise UpdateError(
+            f"The update's tensors are not the model's parameters: {'; '.join(parts)}. "
+            "Expected exactly one tensor for each trainable parameter, under its name in model.named_parameters()."
+        )
+    for name, parameter in parameters.items():
+        if update[name].shape != parameter.shape:
+            raise UpdateError(
+                f"The update's tensor {name!r} has shape {tuple(update[name].shape)}, expected "
+                f"{tuple(parameter.shape)}. Was it taken from another model?"
+            )
+    for name, tensor in update.items():
+        if not tensor.isfinite().all():
+            kind = "NaN" if tensor.isnan().any() else "infinity"
+            raise UpdateError(
+                f"The update's tensor {name!r} contains {kind}; expected finite numbers. "
+                "Check the model's weights, the loss and the defense."
+            )
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:3])
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")

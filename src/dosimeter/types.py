@@ -1,0 +1,157 @@
+"""The nouns of the project: what flows from the data set to the report.
+
+    dataset -> victims -> client step (+ defense) -> Observation -> attack -> Reconstruction -> scores -> records
+
+What flows is a NamedTuple of tensors; what is set is a frozen dataclass. The letters of shapes:
+
+    V victims (updates), B images of one update, N candidates (victims x restarts), C, H, W channels, height, width
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+Gradient = Mapping[str, Tensor]
+"""{parameter name: tensor}; a batched gradient has an axis of victims or candidates in front."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(model output, targets) -> scalar, the mean over the images of the batch."""
+
+Shape = tuple[int, int, int]
+
+
+class Victims(NamedTuple):
+    """Private batches, one a row; `ids` name them for random streams and records."""
+
+    images: Tensor  # (V, B, C, H, W) in [0, 1]
+    labels: Tensor  # (V, B) classes, or (V, B, ...) targets of the user's own loss
+    indices: Tensor  # (V, B) places in the data set
+    ids: tuple[str, ...]
+
+    def take(self, where: slice) -> "Victims":
+        """The victims in a slice; each keeps its id, so it meets the same random numbers there."""
+        return Victims(self.images[where], self.labels[where], self.indices[where], self.ids[where])
+
+    @property
+    def shape(self) -> Shape:
+        c, h, w = self.images.shape[2:]
+        return c, h, w
+
+    @property
+    def batch(self) -> int:
+        """Images of one update (B)."""
+        return self.images.shape[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreatModel:
+    """What the attacker is granted. It stands beside every result; nothing is granted silently.
+
+    The attacker is the server (or somebody on the line to it): it always has the model before the update, the loss,
+    the update itself, the number of images in it and their size.
+    """
+
+    server: Literal["honest"] = "honest"
+    """It follows the protocol and only looks."""
+    labels: bool = False
+    """The labels of the private batch."""
+    statistics: Literal["running", "batch"] = "running"
+    """Batch norm uses running statistics, which are part of the model, or the statistics of the private batch."""
+    defense: bool = True
+    """Which defense runs, with its settings, though not its random draws."""
+    local_steps: bool = True
+    """How many local steps an update holds, with batch size and learning rate."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """All that the server knows of the task: the model before the update, the loss and the form of the images."""
+
+    model: nn.Module
+    loss: Loss
+    shape: Shape
+    mean: Tensor  # (C, 1, 1), what the model subtracts from images in [0, 1]
+    std: Tensor  # (C, 1, 1), what it divides by
+    classification: bool = True
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def objective(self, parameters: Gradient, images: Tensor, labels: Tensor) -> Tensor:
+        """What a client minimises: the loss of its batch, as a pure function of parameters and batch."""
+        output = torch.func.functional_call(self.model, dict(parameters), (images,))
+        return self.loss(output, labels)
+
+
+class Observation(NamedTuple):
+    """What the attacker sees of V victims' steps. There is no image in it, and labels only where they are granted."""
+
+    gradient: Gradient  # {name: (V, ...)}
+    batch: int  # images in every update (B)
+    ids: tuple[str, ...]
+    labels: Tensor | None = None  # (V, B) when the threat model grants them
+
+
+class Curve(NamedTuple):
+    """The matching loss on its way down; entries after a victim stopped repeat its last value."""
+
+    steps: tuple[int, ...]  # (T,)
+    match: Tensor  # (V, T)
+
+
+class Reconstruction(NamedTuple):
+    """What an attack makes of an observation."""
+
+    images: Tensor  # (V, B, C, H, W), not yet clipped
+    labels: Tensor | None  # (V, B) as used by the attack
+    match: Tensor  # (V,) final matching loss without priors
+    steps: Tensor  # (V,) steps taken by the restart that was kept
+    restart: Tensor  # (V,) which restart was kept
+    stopped: tuple[str, ...]  # why each victim stopped: steps, target, patience, interrupted
+    curve: Curve
+
+
+class Watch(Protocol):
+    """Who wants to know how far a search is."""
+
+    def __call__(self, *, done: int, total: int, match: float, active: int) -> None: ...
+
+
+class Attack(Protocol):
+    """From what the server sees to images. Neither the truth nor a score can be passed in."""
+
+    @property
+    def name(self) -> str: ...
+
+    def needs(self) -> ThreatModel:
+        """The least that must be granted for this attack to run."""
+        ...
+
+    def __call__(
+        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
+    ) -> Reconstruction: ...
+
+    def blind(self) -> "Attack":
+        """The same attack without the update: what its prior alone gives."""
+        ...
+
+
+Record = dict[str, object]
+"""One image's result as plain values, ready for JSON."""
+
+
+def as_device(device: str) -> torch.device:
+    """The device of that name, or a clear refusal."""
+    from dosimeter.errors import SettingError
+
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise SettingError(f"Unknown device {device!r}; expected for instance 'cpu' or 'cuda'.") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise SettingError(f"Device {device!r} was asked for, but torch sees no GPU here; use --device cpu.")
+    return found

@@ -1,0 +1,150 @@
+"""The parts of a search, each against an outside reference."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dosimeter import models
+from dosimeter.attacks import labels, likelihoods, masks, optimisers, presets, priors, schedules, starts
+from dosimeter.attacks.priors import View
+from dosimeter.errors import SettingError
+from small import observe, target_of, tiny_target
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_adam_is_torchs(signed: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, dtype=torch.float64)
+    reference = x.clone().requires_grad_()
+    theirs = torch.optim.Adam([reference], lr=0.07)
+    ours, state = optimisers.Adam(lr=0.07, signed=signed), optimisers.Adam().init(x)
+    for _ in range(20):
+        slope = torch.randn_like(x)
+        x, state = ours.step(x, slope, torch.ones(3, dtype=x.dtype), state)
+        reference.grad = slope.sign() if signed else slope
+        theirs.step()
+    assert torch.allclose(x, reference, atol=1e-12)
+
+
+def test_adam_scales_each_candidate_by_its_own_factor() -> None:
+    x, slope = torch.zeros(2, 3), torch.ones(2, 3)
+    moved, _ = optimisers.Adam(lr=1.0).step(x, slope, torch.tensor([1.0, 0.1]), optimisers.Adam().init(x))
+    assert torch.allclose(moved[0], 10 * moved[1])
+
+
+def test_step_decay_is_torchs_multi_step() -> None:
+    steps = 80
+    weight = nn.Parameter(torch.zeros(1))
+    theirs = torch.optim.lr_scheduler.MultiStepLR(torch.optim.SGD([weight], lr=1.0), [30, 50, 70], gamma=0.1)
+    state = schedules.init(1, torch.zeros(1, dtype=torch.float64))
+    for step in range(steps):
+        state = schedules.StepDecay().update(step, steps, torch.zeros(1), state)
+        assert float(state.scale) == pytest.approx(theirs.get_last_lr()[0])
+        theirs.optimizer.step()
+        theirs.step()
+
+
+def test_plateau_is_torchs_for_every_candidate_on_its_own() -> None:
+    rng = np.random.default_rng(0)
+    losses = np.minimum.accumulate(rng.uniform(0.5, 1, (60, 2)), axis=0) + rng.uniform(0, 0.1, (60, 2))
+    theirs = [
+        torch.optim.lr_scheduler.ReduceLROnPlateau(
+            torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), patience=4, factor=0.1, eps=0
+        )
+        for _ in range(2)
+    ]
+    state = schedules.init(2, torch.zeros(1, dtype=torch.float64))
+    for row in losses:
+        state = schedules.Plateau(patience=4).update(0, 60, torch.tensor(row), state)
+        for one, loss in zip(theirs, row, strict=True):
+            one.step(loss)
+        assert state.scale.tolist() == pytest.approx([one.get_last_lr()[0] for one in theirs])
+    assert state.scale[0] < 1
+
+
+def test_total_variation_by_hand() -> None:
+    x = torch.rand(2, 3, 1, 4, 5)
+    found = priors.TotalVariation().loss(View(images=x, normalised=x))
+    for n in range(2):
+        a = x[n].numpy()
+        assert float(found[n]) == pytest.approx(
+            np.abs(np.diff(a, axis=-1)).mean() + np.abs(np.diff(a, axis=-2)).mean(), rel=1e-5
+        )
+
+
+def test_priors_add_and_scale() -> None:
+    view = View(images=torch.rand(2, 1, 1, 4, 4), normalised=torch.rand(2, 1, 1, 4, 4))
+    tv = priors.TotalVariation()
+    both = 2.0 * tv + 0.5 * tv + priors.Prior()
+    assert torch.allclose(both.loss(view), 2.5 * tv.loss(view))
+
+
+def test_largest_keeps_the_tensors_with_the_largest_norm_of_each_victim() -> None:
+    norms = torch.tensor([[1.0, 5.0, 3.0], [9.0, 2.0, 4.0]])
+    assert masks.Largest(n=2).weights(norms).tolist() == [[0, 1, 1], [1, 0, 1]]
+    assert masks.Largest(n=7).weights(norms).sum() == 6
+    with pytest.raises(SettingError):
+        masks.Largest(n=0)
+
+
+def test_starts_have_their_distribution() -> None:
+    generator = torch.Generator().manual_seed(0)
+    normal = starts.Normal().draw((4, 50, 50), generator, torch.float64)
+    assert abs(float(normal.mean())) < 0.05
+    assert abs(float(normal.std()) - 1) < 0.05
+    uniform = starts.Uniform(low=-1, high=3).draw((4, 50, 50), generator, torch.float64)
+    assert -1 <= uniform.min() < -0.9
+    assert 2.9 < uniform.max() <= 3
+
+
+@pytest.mark.parametrize("name", models.BY_NAME)
+def test_idlg_reads_every_label_of_the_models_of_the_papers(name: str) -> None:
+    shape = (1, 32, 32)
+    model = models.build(name, shape=shape, classes=10, mean=(0.3,), std=(0.3,), seed=3)
+    target = target_of(model, shape, torch.float32)
+    torch.manual_seed(0)
+    count = 100 if name != "mlp" else 20
+    truth = torch.randint(0, 10, (count, 1))
+    seen = observe(target, torch.rand(count, 1, *shape), truth, granted=False)
+    assert torch.equal(labels.FromLastLayer().find(target, seen), truth)
+
+
+def test_idlg_says_where_it_cannot_work() -> None:
+    target = tiny_target()
+    pair = observe(target, torch.rand(1, 2, 1, 6, 6), torch.tensor([[0, 1]]))
+    with pytest.raises(SettingError, match="this one holds 2 images"):
+        labels.FromLastLayer().find(target, pair)
+    odd = target_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.Sigmoid()), (1, 6, 6))
+    seen = observe(odd, torch.rand(1, 1, 1, 6, 6), torch.tensor([[0]]))
+    with pytest.raises(SettingError, match="ends in a linear layer"):
+        labels.FromLastLayer().find(odd, seen)
+
+
+def test_known_labels_must_be_granted() -> None:
+    target = tiny_target()
+    seen = observe(target, torch.rand(1, 1, 1, 6, 6), torch.tensor([[0]]), granted=False)
+    with pytest.raises(SettingError, match="does not grant"):
+        labels.Known().find(target, seen)
+
+
+def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
+    a = presets.inverting_gradients_a()
+    assert (a.stop.steps, a.restarts, a.optimiser) == (4000, 32, optimisers.Adam(lr=0.1, signed=True))
+    assert a.prior == 1e-8 * priors.TotalVariation()
+    assert a.schedule == schedules.StepDecay(at=(3 / 8, 5 / 8, 7 / 8), factor=0.1)
+    assert a.only == masks.Everything()
+    assert a.start == starts.Normal()
+    assert (a.box, a.keep, a.likelihood) == (True, "last", likelihoods.Cosine())
+    cvb = presets.inverting_gradients_cvb()
+    assert (cvb.stop.steps, cvb.stop.patience, cvb.stop.target) == (20_000, 4000, 1e-5)
+    assert cvb.optimiser == optimisers.Adam(lr=1.0)
+    assert cvb.schedule == schedules.Plateau(patience=400, factor=0.1)
+    assert cvb.prior == 0.01 * priors.TotalVariation()
+    for preset in presets.BY_NAME.values():
+        assert "Inverting Gradients" in (preset.__doc__ or "")
+
+
+def test_a_word_that_is_no_choice_is_refused_with_the_nearest() -> None:
+    with pytest.raises(SettingError, match="Did you mean 'cosine'"):
+        presets.inverting_gradients(distance="cosin")  # type: ignore[arg-type]

@@ -1,0 +1,255 @@
+"""The loop: batch mates change nothing, every victim stops on its own, restarts are chosen by the match."""
+
+import inspect
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from dosimeter import data, models
+from dosimeter.attacks import Search, Stop, likelihoods, masks, optimisers, presets, priors, schedules, starts
+from dosimeter.attacks.priors import Prior, View
+from dosimeter.errors import SettingError
+from dosimeter.types import Observation, Reconstruction, Target
+from small import observe, target_of, tiny_target
+
+
+def six(labels: int = 5) -> tuple[Target, Observation]:
+    target = tiny_target()
+    torch.manual_seed(3)
+    return target, observe(target, torch.rand(6, 1, 1, 6, 6), torch.randint(0, labels, (6, 1)))
+
+
+def only(seen: Observation, who: list[int]) -> Observation:
+    """What the server sees of some of the victims."""
+    assert seen.labels is not None
+    return Observation(
+        {name: g[who] for name, g in seen.gradient.items()},
+        seen.batch,
+        tuple(seen.ids[i] for i in who),
+        seen.labels[who],
+    )
+
+
+def run(search: Search, target: Target, seen: Observation, seed: int = 0) -> Reconstruction:
+    return search(target, [seen], seed=seed)
+
+
+def test_victim_7_of_32_equals_victim_7_alone_after_200_steps() -> None:
+    dataset = data.load("mnist-5k", size=32)
+    model = models.build("cnn", shape=dataset.shape, classes=10, mean=(0.1307,), std=(0.3081,), seed=0)
+    target = target_of(model, dataset.shape)
+    victims = data.pick(dataset, 32, seed=0)
+    seen = observe(target, victims.images, victims.labels)
+    search = presets.inverting_gradients(steps=200)
+    together, alone = run(search, target, seen), run(search, target, only(seen, [7]))
+    assert together.images.dtype == torch.float64
+    assert float((together.images[7] - alone.images[0]).abs().max()) < 1e-6
+    assert float((together.match[7] - alone.match[0]).abs()) < 1e-6
+
+
+def test_permuting_victims_permutes_results() -> None:
+    target, seen = six()
+    order = [4, 2, 0, 5, 1, 3]
+    search = presets.inverting_gradients(steps=60, restarts=2)
+    straight, permuted = run(search, target, seen), run(search, target, only(seen, order))
+    assert torch.allclose(straight.images[order], permuted.images, atol=1e-9)
+    assert torch.equal(straight.restart[order], permuted.restart)
+
+
+def test_same_seed_same_bits_and_another_seed_another_start() -> None:
+    target, seen = six()
+    search = presets.inverting_gradients(steps=20)
+    assert torch.equal(run(search, target, seen).images, run(search, target, seen).images)
+    assert not torch.equal(run(search, target, seen).images, run(search, target, seen, seed=1).images)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"signed": False},
+        {"box": False},
+        {"distance": "l2", "signed": False, "lr": 0.03},
+        {"decay": "plateau", "plateau": 50},
+        {"decay": "none"},
+        {"top": 2},
+        {"labels": "idlg"},
+        {"keep": "best"},
+        {"restarts": 3},
+    ],
+    ids=str,
+)
+def test_every_option_lowers_the_match_and_finds_the_images(settings: dict[str, object]) -> None:
+    target, seen = six()
+    torch.manual_seed(3)
+    truth = torch.rand(6, 1, 1, 6, 6)
+    search = presets.inverting_gradients(**({"steps": 400, "tv": 0.0} | settings))  # type: ignore[arg-type]
+    found = run(search, target, seen)
+    assert (found.curve.match[:, -1] < 0.2 * found.curve.match[:, 0]).all()
+    error = (found.images.clamp(0, 1) - truth).square().mean((1, 2, 3, 4))
+    blind = (run(search.blind(), target, seen).images.clamp(0, 1) - truth).square().mean((1, 2, 3, 4))
+    assert error.mean() < 0.3 * blind.mean()
+
+
+def test_each_victim_stops_on_its_own_at_the_target() -> None:
+    target, seen = six()
+    found = run(presets.inverting_gradients(steps=400, tv=0.0, target=2e-2), target, seen)
+    assert set(found.stopped) == {"target"}
+    assert len(set(found.steps.tolist())) > 1
+    assert (found.match <= 2e-2).all()
+    late = run(presets.inverting_gradients(steps=400, tv=0.0, target=2e-2), target, only(seen, [2]))
+    assert late.steps.tolist() == [found.steps[2].item()]
+
+
+def test_patience_stops_a_search_that_no_longer_falls() -> None:
+    target, seen = six()
+    search = replace(presets.inverting_gradients(steps=300, patience=7, box=False), optimiser=optimisers.Adam(lr=0.0))
+    found = run(search, target, seen)
+    assert found.stopped == ("patience",) * 6
+    assert found.steps.tolist() == [7] * 6
+
+
+def test_the_reported_match_is_that_of_the_returned_image() -> None:
+    target, seen = six()
+    search = presets.inverting_gradients(steps=30, tv=0.1)
+    found = run(search, target, seen)
+    assert found.steps.tolist() == [30] * 6
+    assert found.labels is not None
+    again = observe(target, found.images, found.labels)
+    for v in range(6):
+        a, b = (torch.cat([g[v].flatten() for g in o.gradient.values()]) for o in (again, seen))
+        assert float(found.match[v]) == pytest.approx(1 - float(a @ b / a.norm() / b.norm()), abs=1e-10)
+
+
+def test_the_best_iterate_is_the_lowest_on_the_way() -> None:
+    target, seen = six()
+    wild = replace(presets.inverting_gradients(steps=40, tv=0.0, lr=2.0, decay="none"), keep="best")
+    calm = replace(wild, keep="last")
+    best, last = run(wild, target, seen), run(calm, target, seen)
+    assert not torch.equal(best.images, last.images)
+    again = observe(target, best.images, seen.labels)  # type: ignore[arg-type]
+    for v in range(6):
+        a, b = (torch.cat([g[v].flatten() for g in o.gradient.values()]) for o in (again, seen))
+        at_best = 1 - float(a @ b / a.norm() / b.norm())
+        assert float(best.match[v]) == pytest.approx(at_best, abs=1e-10)
+        assert at_best <= float(best.curve.match[v].min()) + 1e-12
+
+
+def test_restarts_are_compared_by_the_match_without_the_prior() -> None:
+    target, seen = six()
+    alone = [run(presets.inverting_gradients(steps=25, tv=0.3), target, seen)]
+    many = run(presets.inverting_gradients(steps=25, tv=0.3, restarts=6), target, seen)
+    assert (many.match <= alone[0].match + 1e-12).all()
+    assert len(set(many.restart.tolist())) > 1
+    same = many.restart == 0
+    assert torch.allclose(many.images[same], alone[0].images[same], atol=1e-9)
+
+
+def test_the_box_keeps_pixels_in_range() -> None:
+    target, seen = six()
+    inside = run(presets.inverting_gradients(steps=3, lr=2.0), target, seen).images
+    outside = run(presets.inverting_gradients(steps=3, lr=2.0, box=False), target, seen).images
+    assert inside.min() >= -1e-9
+    assert inside.max() <= 1 + 1e-9
+    assert outside.max() > 1.1
+
+
+def test_tensors_left_out_do_not_count() -> None:
+    target, seen = six()
+    first = masks.Largest(n=1).weights(torch.stack([g.flatten(1).square().sum(1) for g in seen.gradient.values()], 1))
+    broken = Observation(
+        {
+            n: torch.where(first[:, p].reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0.5 * g)
+            for p, (n, g) in enumerate(seen.gradient.items())
+        },
+        seen.batch,
+        seen.ids,
+        seen.labels,
+    )
+    search = presets.inverting_gradients(steps=20, top=1)
+    assert torch.allclose(run(search, target, seen).images, run(search, target, broken).images)
+    assert not torch.allclose(
+        run(presets.inverting_gradients(steps=20), target, seen).images,
+        run(presets.inverting_gradients(steps=20), target, broken).images,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poison(Prior):
+    """Not finite wherever the first pixel is bright."""
+
+    def loss(self, view: View) -> Tensor:
+        return torch.where(view.images[:, 0, 0, 0, 0] > 0.5, torch.nan, 0.0)
+
+
+def test_a_restart_that_diverges_never_wins() -> None:
+    target, seen = six()
+    search = replace(presets.inverting_gradients(steps=5, restarts=12), prior=Poison(), start=starts.Normal())
+    found = run(search, target, seen)
+    assert found.match.isfinite().all()
+    assert "diverged" not in found.stopped
+    lost = run(replace(search, restarts=1, start=starts.Uniform(low=1.0, high=1.5)), target, seen)
+    assert set(lost.stopped) == {"diverged"}
+    assert lost.images.isfinite().all()
+
+
+def test_an_interrupted_search_returns_what_it_has() -> None:
+    target, seen = six()
+
+    def watch(*, done: int, total: int, match: float, active: int) -> None:
+        if done == 9:
+            raise KeyboardInterrupt
+
+    found = presets.inverting_gradients(steps=50)(target, [seen], seed=0, watch=watch)
+    assert set(found.stopped) == {"interrupted"}
+    assert set(found.steps.tolist()) == {9}
+    assert torch.equal(found.images, run(presets.inverting_gradients(steps=50), target, seen).images) is False
+    assert found.match.isfinite().all()
+
+
+def test_the_watch_hears_of_every_step() -> None:
+    target, seen = six()
+    heard: list[tuple[int, int, int]] = []
+    presets.inverting_gradients(steps=4)(
+        target, [seen], seed=0, watch=lambda *, done, total, match, active: heard.append((done, total, active))
+    )
+    assert heard == [(step, 4, 6) for step in range(4)]
+
+
+def test_batches_of_several_images() -> None:
+    target = tiny_target()
+    torch.manual_seed(1)
+    truth = torch.rand(2, 2, 1, 6, 6)
+    seen = observe(target, truth, torch.tensor([[0, 1], [2, 3]]))
+    found = run(presets.inverting_gradients(steps=400, tv=0.0), target, seen)
+    assert found.images.shape == truth.shape
+    assert (found.match < 0.02).all()
+
+
+def test_blind_search_never_looks_at_the_update() -> None:
+    target, seen = six()
+    other = Observation({n: -3 * g for n, g in seen.gradient.items()}, seen.batch, seen.ids, seen.labels)
+    search = presets.inverting_gradients(steps=30).blind()
+    assert torch.equal(run(search, target, seen).images, run(search, target, other).images)
+
+
+def test_neither_the_truth_nor_a_score_can_be_passed_in() -> None:
+    assert set(inspect.signature(Search.__call__).parameters) == {"self", "target", "observations", "seed", "watch"}
+    assert set(Observation._fields) == {"gradient", "batch", "ids", "labels"}
+    assert {"images", "victims"}.isdisjoint(Target.__annotations__)
+
+
+def test_settings_print_and_compare() -> None:
+    search = Search(stop=Stop(steps=3), prior=0.1 * priors.TotalVariation(), schedule=schedules.StepDecay())
+    assert search == replace(search, stop=Stop(steps=3))
+    assert "TotalVariation" in repr(search)
+    assert hash(search) == hash(replace(search))
+    assert search.likelihood == likelihoods.Cosine()
+
+
+@pytest.mark.parametrize("make", [lambda: Stop(steps=0), lambda: Search(stop=Stop(steps=1), restarts=0)])
+def test_empty_searches_are_refused(make: object) -> None:
+    with pytest.raises(SettingError, match="at least 1"):
+        make()  # type: ignore[operator]

@@ -1,0 +1,227 @@
+"""The audit as a whole, on small networks."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import dosimeter as dm
+from dosimeter.auditing import estimate
+from dosimeter.defenses import Moment
+from dosimeter.errors import DataError, ModelError, SettingError, UpdateError
+from dosimeter.types import Gradient
+
+
+def small_model(outputs: int = 10) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.Sigmoid(), nn.Linear(32, outputs))
+
+
+def some_victims(n: int = 3, batch: int = 1) -> dm.Victims:
+    return dm.pick(dm.load("mnist-5k"), n, batch=batch, seed=0)
+
+
+QUICK = dm.presets.inverting_gradients(steps=150, tv=1e-3)
+
+
+def test_an_audit_reads_digits_out_of_a_small_network_and_says_so() -> None:
+    data = dm.load("mnist-5k")
+    victims = dm.pick(data, 3, seed=0)
+    decoys = dm.pick_decoys(data, victims, 20, seed=0, split="train")
+    result = dm.audit(small_model(), victims, attack=QUICK, decoys=decoys)
+    scores = result.scores["scores"]
+    assert scores["ssim"]["mean"] > 0.6
+    assert result.scores["baseline"]["ssim"]["mean"] < 0.2
+    assert result.scores["success"]["hits"] == 3
+    assert result.scores["identification"]["rate"] == 1
+    assert result.scores["identification"]["chance"] == pytest.approx(1 / 21)
+    assert result.scores["worst"]["ssim"] == max(r["ssim"] for r in result.records)
+    assert len(result.records) == 3
+    assert result.records[1]["index"] == int(victims.indices[1, 0])
+    assert result.threat == dm.ThreatModel(labels=True)
+    assert result.images.shape == victims.images.shape
+    assert "3 of 3" in result.summary()
+    assert result.status == "complete"
+
+
+def test_same_seed_same_bytes() -> None:
+    first, again = (
+        json.dumps(dm.audit(small_model(), some_victims(), attack=QUICK, seed=4).document(), allow_nan=False)
+        for _ in range(2)
+    )
+    assert first == again
+    other = dm.audit(small_model(), some_victims(), attack=QUICK, seed=5).document()
+    assert json.dumps(other) != first
+
+
+def test_chunks_do_not_change_the_result() -> None:
+    whole = dm.audit(small_model(), some_victims(5), attack=QUICK, dtype=torch.float64)
+    each = whole.settings["budget"]
+    cut = dm.audit(small_model(), some_victims(5), attack=QUICK, dtype=torch.float64, budget=2_500_000)
+    assert whole.settings["chunk"] == 5
+    assert 1 <= cut.settings["chunk"] < 5 < each
+    assert torch.allclose(whole.images, cut.images, atol=1e-6)
+    assert torch.allclose(whole.curve.match, cut.curve.match, atol=1e-6)
+
+
+def test_batches_are_matched_image_by_image() -> None:
+    victims = some_victims(2, batch=2)
+    result = dm.audit(small_model(), victims, attack=dm.presets.inverting_gradients(steps=300, tv=1e-4))
+    assert [(r["victim"], r["image"]) for r in result.records] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    straight = F.mse_loss(result.images, victims.images)
+    swapped = F.mse_loss(result.images.flip(1), victims.images)
+    assert straight < swapped
+    assert result.settings["batch"] == 2
+
+
+def test_labels_can_be_recovered_instead_of_granted() -> None:
+    result = dm.audit(small_model(), some_victims(4), attack=dm.presets.inverting_gradients(steps=5, labels="idlg"))
+    assert result.threat.labels is False
+    assert result.scores["labels"]["rate"] == 1
+    assert [r["label_used"] for r in result.records] == [r["label"] for r in result.records]
+
+
+def test_a_task_need_not_be_classification() -> None:
+    victims = some_victims(2)
+    numbers = victims._replace(labels=torch.tensor([[[0.3]], [[0.9]]]))
+    result = dm.audit(small_model(1), numbers, attack=QUICK, loss=F.mse_loss)
+    assert result.settings["loss"] == "mse_loss"
+    assert result.scores["scores"]["ssim"]["mean"] > result.scores["baseline"]["ssim"]["mean"]
+    assert "labels" not in result.scores
+    with pytest.raises(SettingError, match="cross-entropy"):
+        dm.audit(small_model(1), numbers, attack=dm.presets.inverting_gradients(labels="idlg"), loss=F.mse_loss)
+
+
+def test_the_callers_model_stays_as_it_is() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 10)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    dm.audit(model, some_victims(1), attack=dm.presets.inverting_gradients(steps=2), dtype=torch.float64)
+    assert model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(dm.Defense):
+    how: str
+
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
+        sent = dict(gradient)
+        if self.how == "missing":
+            del sent["1.bias"]
+        if self.how == "nan":
+            sent["3.weight"] = sent["3.weight"] * torch.nan
+        if self.how == "shape":
+            sent["1.bias"] = sent["1.bias"][:-1]
+        return sent
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [("missing", "missing '1.bias'"), ("nan", "'3.weight' contains NaN"), ("shape", r"has shape \(31,\)")],
+)
+def test_an_update_that_does_not_fit_is_named(how: str, says: str) -> None:
+    with pytest.raises(UpdateError, match=says):
+        dm.audit(small_model(), some_victims(), attack=QUICK, defense=Broken(how=how))
+
+
+def test_noise_protects_and_is_reported() -> None:
+    noisy = dm.audit(small_model(), some_victims(), attack=QUICK, defense=dm.defenses.GaussianNoise(sigma=1.0))
+    assert noisy.scores["scores"]["ssim"]["mean"] < 0.3
+    assert "GaussianNoise(sigma=1.0)" in noisy.settings["defense"]
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(784, 10)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.linear(x.flatten(1)), x
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "says"),
+    [
+        (nn.Flatten(), None, "no trainable parameters"),
+        (nn.Conv2d(3, 4, 3), None, "cannot take images of shape"),
+        (small_model(4), None, "does not fit cross-entropy"),
+        (nn.Conv2d(1, 10, 3), None, "does not fit cross-entropy"),
+        (TwoOutputs(), None, "returns a tuple"),
+        (small_model(3), lambda output, labels: F.mse_loss(output, labels[:, :7]), "loss cannot take output"),
+        (small_model(), lambda output, labels: output, "must return one number"),
+    ],
+    ids=["none", "channels", "classes", "map", "tuple", "loss", "vector"],
+)
+def test_a_model_that_cannot_be_audited_is_refused(model: nn.Module, loss: dm.types.Loss | None, says: str) -> None:
+    victims = some_victims(12)
+    with pytest.raises(ModelError, match=says) as refused:
+        dm.audit(model, victims.take(slice(0, 12)), attack=QUICK, loss=loss)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("factor", [255.0, -1.0])
+def test_images_outside_the_range_are_refused(factor: float) -> None:
+    victims = some_victims()
+    with pytest.raises(DataError, match=r"in \[0, 1\], got values from"):
+        dm.audit(small_model(), victims._replace(images=victims.images * factor), attack=QUICK)
+
+
+def test_an_attack_is_refused_before_work_when_the_threat_model_grants_too_little() -> None:
+    with pytest.raises(SettingError, match="needs the labels"):
+        dm.audit(small_model(), some_victims(), attack=QUICK, threat=dm.ThreatModel(labels=False))
+
+
+def test_a_captured_update_is_attacked_with_nothing_known_of_the_truth() -> None:
+    model, victims = small_model(), some_victims(1)
+    F.cross_entropy(model(victims.images[0]), victims.labels[0]).backward()
+    update = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    found = dm.reconstruct(
+        model, update, attack=dm.presets.inverting_gradients(steps=150, tv=1e-3, labels="idlg"), shape=(1, 28, 28)
+    )
+    assert found.labels is not None
+    assert torch.equal(found.labels[0], victims.labels[0])
+    assert float(dm.metrics.ssim(found.images[0].clamp(0, 1), victims.images[0])) > 0.6
+    with pytest.raises(UpdateError, match="not in the model 'more'"):
+        dm.reconstruct(model, update | {"more": torch.ones(1)}, attack=QUICK, shape=(1, 28, 28))
+
+
+def test_ctrl_c_hands_over_what_is_there() -> None:
+    calls = 0
+
+    @dataclass(frozen=True, kw_only=True)
+    class Impatient(dm.priors.Prior):
+        def loss(self, view: dm.priors.View) -> Tensor:
+            nonlocal calls
+            calls += 1
+            if calls == 20:
+                raise KeyboardInterrupt
+            return super().loss(view)
+
+    from dataclasses import replace
+
+    with pytest.raises(dm.Interrupted) as stopped:
+        dm.audit(small_model(), some_victims(), attack=replace(QUICK, prior=Impatient()))
+    result = stopped.value.result
+    assert result.status == "interrupted"
+    assert len(result.records) == 3
+    assert {r["stopped"] for r in result.records} == {"interrupted"}
+    assert json.dumps(result.document(), allow_nan=False)
+
+
+def test_the_estimate_counts_chunks_and_takes_no_more_than_a_few_steps() -> None:
+    guess = estimate(small_model(), some_victims(5), attack=dm.presets.inverting_gradients(steps=10**6), steps=10**6)
+    assert guess["chunks"] == 1
+    assert guess["seconds"] > 10
+    assert guess["bytes"] > 5 * 4 * sum(p.numel() for p in small_model().parameters())
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(SettingError, match="Unknown device 'gpu7'"):
+        dm.audit(small_model(), some_victims(), attack=QUICK, device="gpu7")
+    if not torch.cuda.is_available():
+        with pytest.raises(SettingError, match="sees no GPU"):
+            dm.audit(small_model(), some_victims(), attack=QUICK, device="cuda")

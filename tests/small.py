@@ -1,0 +1,28 @@
+"""Small targets to attack and what a server sees of them."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dosimeter import clients, models, trees
+from dosimeter.types import Observation, Target
+
+
+def target_of(model: nn.Module, shape: tuple[int, int, int], dtype: torch.dtype = torch.float64) -> Target:
+    model = model.to(dtype).eval()
+    mean, std = models.normalisation(model, shape[0])
+    return Target(model, F.cross_entropy, shape, mean.to(dtype), std.to(dtype))
+
+
+def tiny_target(seed: int = 0, shape: tuple[int, int, int] = (1, 6, 6)) -> Target:
+    """A smooth network small enough for hundreds of steps, in float64."""
+    torch.manual_seed(seed)
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(36 * shape[0], 24), nn.Sigmoid(), nn.Linear(24, 5))
+    return target_of(nn.Sequential(models.Normalise((0.4,), (0.3,)), layers), shape)
+
+
+def observe(target: Target, images: Tensor, labels: Tensor, *, granted: bool = True) -> Observation:
+    """What a server sees of steps on images (V, B, C, H, W)."""
+    seen = trees.stack([clients.gradient(target, x.to(target.mean), y) for x, y in zip(images, labels, strict=True)])
+    ids = tuple(f"train:{i}" for i in range(len(images)))
+    return Observation(seen, images.shape[1], ids, labels if granted else None)

@@ -1,0 +1,208 @@
+"""The command line as a person or a script meets it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dosimeter.cli import app
+from dosimeter.store import read_run
+
+MODEL = """
+import torch
+from torch import nn
+
+def make_model():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.Sigmoid(), nn.Linear(16, 10))
+
+def empty(): return nn.Flatten()
+def number(): return 7
+def poisoned():
+    model = make_model()
+    nn.init.constant_(model[1].weight, float("nan"))
+    return model
+def wide(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 3))
+def regression(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.Sigmoid(), nn.Linear(16, 1))
+def half_square(output, labels): return 0.5 * (output[:, 0] - labels).square().mean()
+NOT_A_FUNCTION = 3
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a model file, no data but the embedded."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DOSIMETER_DATA", raising=False)
+    monkeypatch.setenv("DOSIMETER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine.py").write_text(MODEL)
+    return tmp_path
+
+
+def call(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+QUICK = ("audit", "--model", "mine.py:make_model", "--victims", "2", "--steps", "5", "--decoys", "5")
+
+
+def test_an_audit_prints_a_table_and_writes_a_run(here: Path) -> None:
+    code, out, _ = call(*QUICK, "--out", "run")
+    assert code == 0
+    assert "SSIM" in out
+    assert "report.html" in out
+    run = read_run(here / "run")
+    assert run.document is not None
+    assert len(run.document["records"]) == 2
+    assert run.info["status"] == "complete"
+    assert run.document["settings"]["model"] == "mine.py:make_model"
+    assert (here / "run" / "report.html").read_text().startswith("<!doctype html>")
+    assert sorted(p.name for p in here.iterdir()) == ["mine.py", "run"]
+
+
+def test_json_prints_the_records_and_nothing_else(here: Path) -> None:
+    command = [sys.executable, "-c", "from dosimeter.cli import main; main()", *QUICK, "--json", "--out"]
+    first, again = (subprocess.run([*command, name], capture_output=True, check=True) for name in ("a", "b"))
+    assert first.stdout == again.stdout
+    document = json.loads(first.stdout)
+    assert len(document["records"]) == 2
+    assert document["threat"]["labels"] is True
+    assert first.stdout == (here / "a" / "records.json").read_bytes()
+
+
+def test_runs_get_folders_of_their_own(here: Path) -> None:
+    assert call(*QUICK)[0] == 0
+    assert call(*QUICK)[0] == 0
+    assert sorted(p.name for p in (here / "runs").iterdir()) == ["mnist-5k-mine-ig-1", "mnist-5k-mine-ig-2"]
+
+
+def test_overwrite_replaces_a_run_and_only_when_asked(here: Path) -> None:
+    assert call(*QUICK, "--out", "run")[0] == 0
+    before = (here / "run" / "run.json").read_bytes()
+    code, _, err = call(*QUICK, "--out", "run")
+    assert code == 2
+    assert "--overwrite" in err
+    assert (here / "run" / "run.json").read_bytes() == before
+    assert call(*QUICK, "--out", "run", "--overwrite")[0] == 0
+
+
+def test_a_dry_run_writes_nothing(here: Path) -> None:
+    code, out, _ = call("audit", "--model", "cnn", "--victims", "2", "--dry-run")
+    assert code == 0
+    assert "1x32x32" in out  # the CNN's images are resized for it
+    assert "memory" in out
+    assert [p.name for p in here.iterdir()] == ["mine.py"]
+
+
+def test_own_loss_and_own_data(here: Path) -> None:
+    rng = np.random.default_rng(0)
+    images, numbers = rng.random((6, 28, 28)).astype(np.float32), rng.random(6).astype(np.float32)
+    np.savez(here / "own.npz", train_images=images, train_labels=numbers, test_images=images, test_labels=numbers)
+    words = ("audit", "--model", "mine.py:regression", "--loss", "mine.py:half_square", "--data", "own.npz")
+    code, _, err = call(*words, "--victims", "2", "--steps", "5", "--out", "run")
+    assert code == 0, err
+    document = read_run(here / "run").document
+    assert document is not None
+    assert document["settings"]["loss"] == "half_square"
+
+
+@pytest.mark.parametrize("kind", ["models", "data", "attacks", "defenses"])
+def test_lists_show_what_goes_by_name(here: Path, kind: str) -> None:
+    code, out, _ = call("list", kind)
+    assert code == 0
+    assert {"models": "cnn", "data": "mnist-5k", "attacks": "ig-cvb", "defenses": "noise"}[kind] in out
+
+
+REFUSALS = [
+    (("--model", "cmn"), "Unknown model 'cmn'", "'cnn'"),
+    (("--attack", "gi"), "Unknown attack 'gi'", "'ig'"),
+    (("--attack", "ig:tw=1"), "'tw'", "'tv'"),
+    (("--attack", "ig:tv=much"), "expects a number", "'much'"),
+    (("--attack", "ig:tv"), "key=value", "'tv'"),
+    (("--attack", "ig:distance=l3"), "expects cosine or l2", "'l3'"),
+    (("--defense", "nois"), "Unknown defense 'nois'", "'noise'"),
+    (("--defense", "noise:sigma=-1"), "at least 0", "-1"),
+    (("--data", "mnist-5"), "Unknown data set 'mnist-5'", "mnist-5k"),
+    (("--data", "absent.npz"), "absent.npz", ""),
+    (("--data", "torn.npz"), "torn.npz", ""),
+    (("--data", "bright.npz"), "[0, 1]", "bright.npz"),
+    (("--victims", "9000"), "9000 images", "4000"),
+    (("--victims", "0"), "at least 1", "got 0"),
+    (("--victims", "3", "--batch", "2000"), "6000 images (3 batches of 2000)", "4000"),
+    (("--steps", "0"), "at least 1 step", "got 0"),
+    (("--split", "trian"), "Unknown split", "'train'"),
+    (("--model", "absent.py:make"), "no file 'absent.py'", ""),
+    (("--model", "mine.py:mak_model"), "Did you mean 'make_model'", ""),
+    (("--model", "mine.py:NOT_A_FUNCTION"), "Unknown function in mine.py", ""),
+    (("--model", "mine.py"), "path/to/file.py:function", ""),
+    (("--model", "mine.py:empty"), "no trainable parameters", ""),
+    (("--model", "mine.py:number"), "returns a int", "torch.nn.Module"),
+    (("--model", "mine.py:poisoned"), "NaN", "'1.weight'"),
+    (("--model", "mine.py:wide"), "does not fit cross-entropy", "(1, 3)"),
+    (("--out", "mine.py/run"), "mine.py", ""),
+    (("--out", "mine.py"), "is a file", ""),
+    (("--device", "gpu"), "Unknown device 'gpu'", ""),
+    (("--lpips", "mine.py"), "mine.py", ""),
+]
+
+
+@pytest.mark.parametrize(("words", "says", "also"), REFUSALS, ids=[" ".join(words) for words, *_ in REFUSALS])
+def test_bad_input_gets_one_clear_line_and_writes_nothing(
+    here: Path, words: tuple[str, ...], says: str, also: str
+) -> None:
+    (here / "torn.npz").write_bytes(b"PK\x03\x04 this was an npz once")
+    bright = np.full((4, 28, 28), 3.0, dtype=np.float32)
+    labels = np.zeros(4, dtype=np.int64)
+    np.savez(here / "bright.npz", train_images=bright, train_labels=labels, test_images=bright, test_labels=labels)
+    before = sorted(p.name for p in here.iterdir())
+    given = dict(zip(QUICK[1::2], QUICK[2::2], strict=True)) | dict(zip(words[::2], words[1::2], strict=True))
+    code, out, err = call("audit", *(word for pair in given.items() for word in pair))
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert says in err
+    assert also in err
+    assert sorted(p.name for p in here.iterdir()) == before
+
+
+def test_a_wrong_option_is_refused_too(here: Path) -> None:
+    code, out, err = call("audit", "--victim", "3")
+    assert code == 2
+    assert "--victims" in err
+    assert out == ""
+
+
+def test_ctrl_c_leaves_a_valid_run_that_says_so(here: Path) -> None:
+    words = ["audit", "--model", "mine.py:make_model", "--victims", "2", "--steps", "1000000", "--out", "run"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from dosimeter.cli import main; main()", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 60
+    while not list(here.glob(".dosimeter-*")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert b"Traceback" not in err
+    run = read_run(here / "run")
+    assert run.info["status"] == "interrupted"
+    assert run.document is not None
+    assert run.document["status"] == "interrupted"
+    assert "interrupted" in (here / "run" / "report.html").read_text().lower()
+    assert not list(here.glob(".dosimeter-*"))
+    assert b"interrupted" in out.lower()
