@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+export OMP_WAIT_POLICY := PASSIVE
+
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: audit test setup lint types clean

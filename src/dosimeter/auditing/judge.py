@@ -100,7 +100,7 @@ def _summary(
     summary: dict[str, Any] = {
         "images": len(read),
         "scores": {key: metrics.summarise(values) for key, values in scores.items()},
-        "baseline": {key: metrics.summarise(values) for key, values in floor.items() if not key.endswith("minmax")},
+        "baseline": {key: metrics.summarise(values) for key, values in floor.items()},
         "success": _rate(read) | {"threshold": yardstick.threshold, "score": "ssim"},
     }
     if named is not None and yardstick.decoys is not None:

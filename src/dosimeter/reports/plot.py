@@ -18,7 +18,7 @@ Ticks = list[tuple[float, str]]
 class Frame(NamedTuple):
     """The rectangle inside the axes, in the units of the view box; places in it are shares of its sides."""
 
-    left: float = 68
+    left: float = 82
     top: float = 16
     right: float = WIDTH - 16
     bottom: float = HEIGHT - 48

@@ -1,0 +1,40 @@
+"""Every example runs as a program, and the README shows the one it promises."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_an_example_runs(path: Path, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "images read" in done.stdout
+
+
+def test_the_readme_shows_the_example_as_it_is() -> None:
+    shown = re.search(r"```python\n(import dosimeter.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert shown is not None
+    lines = [line for line in shown.group(1).splitlines() if line.strip()]
+    program = (ROOT / "examples" / "audit_my_model.py").read_text()
+    for line in lines:
+        assert line in program
+
+
+def test_commands_in_the_documents_name_options_that_exist() -> None:
+    from typer.main import get_command
+
+    from dosimeter.cli import app
+
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for name, rest in re.findall(r"dosimeter (audit|list|bench)\b([^\n`]*(?:\\\n[^\n`]*)*)", page.read_text()):
+            known = {option for parameter in commands[name].params for option in parameter.opts}
+            for option in re.findall(r"(?<!\S)(--[a-z-]+)", rest):
+                assert option in known, f"{page.name}: {name} {option}"
