@@ -127,7 +127,7 @@ REFUSALS = [
     (("--attack", "ig:tw=1"), "'tw'", "'tv'"),
     (("--attack", "ig:tv=much"), "expects a number", "'much'"),
     (("--attack", "ig:tv"), "key=value", "'tv'"),
-    (("--attack", "ig:distance=l3"), "expects cosine or l2", "'l3'"),
+    (("--attack", "ig:distance=l3"), "expects cosine or mean-cosine or l2", "'l3'"),
     (("--defense", "nois"), "Unknown defense 'nois'", "'noise'"),
     (("--defense", "noise:sigma=-1"), "at least 0", "-1"),
     (("--data", "mnist-5"), "Unknown data set 'mnist-5'", "mnist-5k"),

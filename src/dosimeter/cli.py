@@ -250,8 +250,8 @@ def _explain(setup: _Setup) -> None:
         "victims": f"{len(setup.victims.ids)} updates of {setup.victims.batch} image(s)",
         "attack": repr(setup.attack),
         "defense": repr(setup.defense),
-        "at once": f"{guess['chunk']:.0f} victims, {guess['chunks']:.0f} chunk(s)",
-        "time": f"at most {_duration(guess['seconds'])} ({steps} steps, from the first 3 steps of one chunk)",
+        "tiles": f"{guess['tiles']:.0f} of {guess['tile']:.0f} victims",
+        "time": f"at most {_duration(guess['seconds'])} ({steps} steps, from the first 3 of one tile)",
         "memory": f"about {guess['bytes'] / 2**20:,.0f} MiB",
     }
     for what, value in rows.items():
@@ -272,8 +272,8 @@ def _duration(seconds: float) -> str:
 def _table_of_models() -> Table:
     table = Table("name", "paper", "parameters", "what it is")
     for name, entry in models.BY_NAME.items():
-        built = models.build(name, shape=(3, 32, 32), classes=10, mean=(0,), std=(1,), seed=0)
-        table.add_row(name, entry.paper, f"{sum(p.numel() for p in built.parameters()):,}", entry.about)
+        count = models.count_parameters(name, shape=(3, 32, 32), classes=10)
+        table.add_row(name, entry.paper, f"{count:,}", entry.about)
     table.caption = "Parameters on 32x32x3 with 10 classes. Your own: --model path/to/file.py:function"
     return table
 

@@ -66,6 +66,12 @@ class ThreatModel:
     """How many local steps an update holds, with batch size and learning rate."""
 
 
+class Step(Protocol):
+    """What a client sends instead of one gradient, as a pure, differentiable function of parameters and batch."""
+
+    def __call__(self, target: "Target", parameters: Gradient, images: Tensor, labels: Tensor) -> Gradient: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """All that the server knows of the task: the model before the update, the loss and the form of the images."""
@@ -76,6 +82,7 @@ class Target:
     mean: Tensor  # (C, 1, 1), what the model subtracts from images in [0, 1]
     std: Tensor  # (C, 1, 1), what it divides by
     classification: bool = True
+    step: Step | None = None  # how the client turns a batch into an update; None is one gradient
 
     @property
     def parameters(self) -> dict[str, Tensor]:

@@ -98,7 +98,7 @@ def test_starts_have_their_distribution() -> None:
     assert 2.9 < uniform.max() <= 3
 
 
-@pytest.mark.parametrize("name", models.BY_NAME)
+@pytest.mark.parametrize("name", ["cnn", "lenet", "mlp"])
 def test_idlg_reads_every_label_of_the_models_of_the_papers(name: str) -> None:
     shape = (1, 32, 32)
     model = models.build(name, shape=shape, classes=10, mean=(0.3,), std=(0.3,), seed=3)

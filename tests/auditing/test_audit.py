@@ -58,11 +58,13 @@ def test_same_seed_same_bytes() -> None:
 
 
 def test_chunks_do_not_change_the_result() -> None:
-    whole = dm.audit(small_model(), some_victims(5), attack=QUICK, dtype=torch.float64)
-    each = whole.settings["budget"]
-    cut = dm.audit(small_model(), some_victims(5), attack=QUICK, dtype=torch.float64, budget=2_500_000)
-    assert whole.settings["chunk"] == 5
-    assert 1 <= cut.settings["chunk"] < 5 < each
+    whole = dm.audit(small_model(), some_victims(5), attack=QUICK, dtype=torch.float64, workers=1)
+    cut = dm.audit(small_model(), some_victims(5), attack=QUICK, dtype=torch.float64, workers=1, budget=1_500_000)
+    side = dm.audit(small_model(), some_victims(5), attack=QUICK, dtype=torch.float64, workers=3)
+    assert (whole.settings["tile"], whole.settings["workers"]) == (5, 1)
+    assert 1 <= cut.settings["tile"] < 5
+    assert (side.settings["tile"], side.settings["workers"]) == (2, 3)
+    assert torch.allclose(whole.images, side.images, atol=1e-6)
     assert torch.allclose(whole.images, cut.images, atol=1e-6)
     assert torch.allclose(whole.curve.match, cut.curve.match, atol=1e-6)
 
@@ -208,13 +210,14 @@ def test_ctrl_c_hands_over_what_is_there() -> None:
     result = stopped.value.result
     assert result.status == "interrupted"
     assert len(result.records) == 3
-    assert {r["stopped"] for r in result.records} == {"interrupted"}
+    assert {r["stopped"] for r in result.records} == {"interrupted"}, [r["steps"] for r in result.records]
     assert json.dumps(result.document(), allow_nan=False)
 
 
 def test_the_estimate_counts_chunks_and_takes_no_more_than_a_few_steps() -> None:
-    guess = estimate(small_model(), some_victims(5), attack=dm.presets.inverting_gradients(steps=10**6), steps=10**6)
-    assert guess["chunks"] == 1
+    attack = dm.presets.inverting_gradients(steps=10**6)
+    guess = estimate(small_model(), some_victims(5), attack=attack, steps=10**6, workers=2)
+    assert guess["tiles"] == 2
     assert guess["seconds"] > 10
     assert guess["bytes"] > 5 * 4 * sum(p.numel() for p in small_model().parameters())
 

@@ -71,9 +71,8 @@ def test_a_model_that_vmap_cannot_take_is_simulated_one_by_one() -> None:
     target = target_of(Branching(), (1, 6, 6))
     images, labels = torch.rand(3, 1, 1, 6, 6, dtype=torch.float64), torch.tensor([[0], [1], [2]])
     seen = observe(target, images, labels)
-    matcher = engine.Matcher(target, seen.gradient)
+    matcher = engine.Matcher(target, seen.gradient, way="one by one")
     products = matcher(images, labels, torch.arange(3))
-    assert "one candidate at a time" in matcher.way
     assert torch.allclose(products.cross, products.observed)
     assert float(products.difference.max()) < 1e-20
 
@@ -87,11 +86,15 @@ def test_a_model_with_noise_of_its_own_is_refused() -> None:
 
 def test_chunks_depend_on_model_settings_and_budget_alone() -> None:
     target, *_ = case("cnn")
-    whole = engine.plan(target, victims=8, batch=1, restarts=1)
-    assert whole.victims == 8
+    whole = engine.plan(target, victims=8, batch=1, restarts=1, workers=1)
+    assert (whole.victims, whole.workers) == (8, 1)
     assert 8 * 65_000 * 8 < whole.bytes < 2**30
-    small = engine.plan(target, victims=100, batch=1, restarts=1, budget=whole.bytes)
+    small = engine.plan(target, victims=100, batch=1, restarts=1, budget=whole.bytes, workers=1)
     assert small.victims == 8
-    assert engine.plan(target, victims=100, batch=1, restarts=2, budget=whole.bytes).victims < 8
+    assert engine.plan(target, victims=100, batch=1, restarts=2, budget=whole.bytes, workers=1).victims < 8
+    both = engine.plan(target, victims=100, batch=1, restarts=1, workers=2)
+    assert both.workers == 2
+    assert both.victims * 2 <= 100 + both.victims
+    assert engine.plan(target, victims=100, batch=1, restarts=1, budget=whole.bytes, workers=2).bytes <= whole.bytes
     with pytest.raises(SettingError, match="raise the budget"):
         engine.plan(target, victims=1, batch=1, restarts=1, budget=1000)

@@ -19,7 +19,7 @@ def inverting_gradients(
     restarts: int = 1,
     signed: bool = True,
     box: bool = True,
-    distance: Literal["cosine", "l2"] = "cosine",
+    distance: Literal["cosine", "mean-cosine", "l2", "l1"] = "cosine",
     top: int | None = None,
     decay: Literal["steps", "plateau", "none"] = "steps",
     plateau: int = 400,
@@ -40,7 +40,7 @@ def inverting_gradients(
         restarts: searches from different starts, the lowest matching loss is kept.
         signed: feed Adam the sign of the slope.
         box: keep pixels in [0, 1].
-        distance: what is matched, cosine or squared L2 (Eq. 3).
+        distance: what is matched: cosine, the mean of every tensor's cosine, squared L2 (Eq. 3) or L1.
         top: match only so many tensors, those with the largest norm (Eq. 7); all by default.
         decay: shrink the step at 3/8, 5/8 and 7/8 of the steps, or when the loss stays for `plateau` steps.
         plateau: see `decay`.
@@ -49,7 +49,12 @@ def inverting_gradients(
         labels: granted, or read off the last layer (iDLG).
         keep: return the last iterate, as the paper's program does, or the one with the lowest loss.
     """
-    matches: dict[str, likelihoods.Likelihood] = {"cosine": likelihoods.Cosine(), "l2": likelihoods.SquaredL2()}
+    matches: dict[str, likelihoods.Likelihood | likelihoods.Entrywise] = {
+        "cosine": likelihoods.Cosine(),
+        "mean-cosine": likelihoods.MeanCosine(),
+        "l2": likelihoods.SquaredL2(),
+        "l1": likelihoods.L1(),
+    }
     sources: dict[str, labels_.Labels] = {"known": labels_.Known(), "idlg": labels_.FromLastLayer()}
     decays: dict[str, schedules.Schedule] = {
         "steps": schedules.StepDecay(),

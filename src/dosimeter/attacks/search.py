@@ -63,7 +63,7 @@ class Search:
 
     stop: Stop
     name: str = "search"
-    likelihood: likelihoods.Likelihood = likelihoods.Cosine()
+    likelihood: likelihoods.Likelihood | likelihoods.Entrywise = likelihoods.Cosine()
     prior: priors.Prior = priors.Prior()
     labels: labels_.Labels = labels_.Known()
     start: starts.Start = starts.Normal()
@@ -107,7 +107,7 @@ class _Run:
     def __init__(self, search: Search, target: Target, seen: Observation, seed: int) -> None:
         self.search, self.target, self.seen, self.seed = search, target, seen, seed
         self.blind = isinstance(search.likelihood, likelihoods.Nothing)
-        self.matcher = Matcher(target, seen.gradient)
+        self.matcher = Matcher(target, seen.gradient, exact=getattr(search.likelihood, "exact", False))
         self.weights = search.only.weights(self.matcher.norms)  # (V, P)
         self.low, self.high = (0 - target.mean) / target.std, (1 - target.mean) / target.std
         self.curve: list[tuple[int, Tensor]] = []
@@ -180,9 +180,11 @@ class _Run:
     def _match(self, images: Tensor, state: _State) -> Tensor:
         if self.blind:
             return 0 * images.flatten(1).sum(1)
+        likelihood, weights = self.search.likelihood, self.weights[state.owner]
+        if isinstance(likelihood, likelihoods.Entrywise):
+            return (weights * self.matcher.entries(images, state.labels, state.owner, likelihood.entry_loss)).sum(1)
         products = self.matcher(images, state.labels, state.owner)
-        weights = self.weights[state.owner]
-        return self.search.likelihood.loss(Products(*(weights * p for p in products)))
+        return likelihood.loss(Products(*(weights * p for p in products)))
 
     def _remember(self, state: _State, match: Tensor, loss: Tensor) -> _State:
         better = loss < state.best

@@ -1,8 +1,10 @@
 """The audit itself: check everything, then step, attack and judge."""
 
+import copy
 import platform
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -24,6 +26,7 @@ from dosimeter.types import (
     Reconstruction,
     Record,
     Shape,
+    Step,
     Target,
     ThreatModel,
     Victims,
@@ -96,11 +99,13 @@ def audit(
     attack: Attack,
     defense: Defense | None = None,
     loss: Loss | None = None,
+    step: Step | None = None,
     threat: ThreatModel | None = None,
     seed: int = 0,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
     budget: int = engine.DEFAULT_BUDGET,
+    workers: int | None = None,
     threshold: float = 0.5,
     decoys: Tensor | None = None,
     lpips: metrics.Lpips | None = None,
@@ -115,18 +120,20 @@ def audit(
         attack: a preset or a `Search` of your own.
         defense: what clients do to their updates; nothing by default.
         loss: (output, labels) -> scalar; cross-entropy by default.
+        step: how a client turns a batch into an update, such as `clients.LocalTraining`; one gradient by default.
         threat: what the attacker is granted; by default the least that the attack needs.
         seed: names every random stream.
         device: where the attack runs.
         dtype: float32 or float64.
-        budget: bytes that a chunk of victims may take.
+        budget: bytes that the victims attacked at once may take.
+        workers: threads, by default one a core.
         threshold: SSIM from which an image counts as read.
         decoys: other images (m, C, H, W), among which a reconstruction should point at its own victim.
         lpips: a loaded LPIPS network; that score is left out without it.
         names: what to call model and data in the report.
         progress: show a bar; by default when standard error is a terminal.
     """
-    job = _Job(model, victims, attack, defense, loss, threat, seed, device, dtype, budget)
+    job = _Job(model, victims, attack, defense, loss, step, threat, seed, device, dtype, budget, workers)
     began = time.perf_counter()
     with bar(f"{attack.name}, {len(victims.ids)} victims", None, show=progress) as advance:
         found, blind = job.run(advance)
@@ -195,19 +202,21 @@ def estimate(
     steps: int,
     defense: Defense | None = None,
     loss: Loss | None = None,
+    step: Step | None = None,
     threat: ThreatModel | None = None,
     seed: int = 0,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
     budget: int = engine.DEFAULT_BUDGET,
+    workers: int | None = None,
 ) -> dict[str, float]:
-    """Time and memory of an audit, from the plan and from one chunk's first three steps, actually run.
+    """Time and memory of an audit, from the plan and from one tile's first three steps, actually run.
 
     Args:
         steps: the most that the attack would take; the other arguments are those of `audit`.
     """
-    job = _Job(model, victims, attack, defense, loss, threat, seed, device, dtype, budget)
-    chunk = victims.take(slice(job.plan.victims))
+    job = _Job(model, victims, attack, defense, loss, step, threat, seed, device, dtype, budget, workers)
+    tile = victims.take(slice(job.plan.victims))
     marks: list[float] = []
 
     def watch(*, done: int, total: int, match: float, active: int) -> None:
@@ -215,10 +224,12 @@ def estimate(
         if len(marks) > 3:
             raise KeyboardInterrupt
 
-    job.attack(job.target, [job.observe(chunk)], seed=seed, watch=watch)
+    with engine.threads.one_thread_each():
+        job.attack(job.target, [job.observe(job.target, tile)], seed=seed, watch=watch)
     each = (marks[-1] - marks[0]) / max(1, len(marks) - 1)
-    chunks = -(-len(victims.ids) // job.plan.victims)
-    return {"seconds": each * steps * chunks, "bytes": job.plan.bytes, "chunks": chunks, "chunk": job.plan.victims}
+    tiles = -(-len(victims.ids) // job.plan.victims)
+    seconds = each * steps * -(-tiles // job.plan.workers)
+    return {"seconds": seconds, "bytes": job.plan.bytes, "tiles": tiles, "tile": job.plan.victims}
 
 
 class _Job:
@@ -231,11 +242,13 @@ class _Job:
         attack: Attack,
         defense: Defense | None,
         loss: Loss | None,
+        step: Step | None,
         threat: ThreatModel | None,
         seed: int,
         device: str,
         dtype: torch.dtype,
         budget: int,
+        workers: int | None,
     ) -> None:
         low, high = float(victims.images.min()), float(victims.images.max())
         if not (low >= 0 and high <= 1):
@@ -248,12 +261,15 @@ class _Job:
             loss=loss,
             labels=victims.labels[0],
             highest=int(victims.labels.max()),
+            step=step,
             device=device,
             dtype=dtype,
         )
         restarts = getattr(attack, "restarts", 1)
         n = len(victims.ids)
-        self.plan = engine.plan(self.target, victims=n, batch=victims.batch, restarts=restarts, budget=budget)
+        self.plan = engine.plan(
+            self.target, victims=n, batch=victims.batch, restarts=restarts, budget=budget, workers=workers
+        )
         self.budget = budget
 
     def settings(self) -> dict[str, Any]:
@@ -266,39 +282,69 @@ class _Job:
             "attack_name": self.attack.name,
             "attack": repr(self.attack),
             "defense": "none" if self.defense == NoDefense() else repr(self.defense),
+            "step": "gradient" if target.step is None else repr(target.step),
             "loss": "cross-entropy" if target.classification else getattr(loss, "__name__", type(loss).__name__),
             "batch": self.victims.batch,
             "seed": self.seed,
             "dtype": str(target.mean.dtype).removeprefix("torch."),
             "device": str(target.mean.device),
             "budget": self.budget,
-            "chunk": self.plan.victims,
+            "tile": self.plan.victims,
+            "workers": self.plan.workers,
         }
 
-    def observe(self, victims: Victims) -> Observation:
+    def observe(self, target: Target, victims: Victims) -> Observation:
         """What the server sees of the victims' steps."""
         updates = []
         for images, labels, name in zip(victims.images, victims.labels, victims.ids, strict=True):
-            sent: Gradient = clients.gradient(self.target, images.to(self.target.mean), _like(labels, self.target))
+            sent: Gradient = clients.gradient(target, images.to(target.mean), _like(labels, target))
             sent = self.defense.on_gradient(sent, Moment(batch=len(images)), rng.stream(self.seed, "defense", name))
-            trees.check_update(sent, self.target.parameters)
+            trees.check_update(sent, target.parameters)
             updates.append(sent)
-        labels_seen = _like(victims.labels, self.target) if self.threat.labels else None
+        labels_seen = _like(victims.labels, target) if self.threat.labels else None
         return Observation(trees.stack(updates), victims.batch, victims.ids, labels_seen)
 
     def run(self, advance: Advance) -> tuple[Reconstruction, Reconstruction]:
         """The attack's and the blind attack's images of all victims, or of those reached before Ctrl-C."""
-        found: list[Reconstruction] = []
-        blind: list[Reconstruction] = []
-        n = len(self.victims.ids)
-        for first in range(0, n, self.plan.victims):
-            seen = self.observe(self.victims.take(slice(first, first + self.plan.victims)))
-            watch = _watch(advance, first / n, len(seen.ids) / n)
-            found.append(self.attack(self.target, [seen], seed=self.seed, watch=watch))
-            blind.append(self.attack.blind()(self.target, [seen], seed=self.seed))
-            if "interrupted" in (*found[-1].stopped, *blind[-1].stopped):
-                break
-        return _join(found), _join(blind)
+        size, n = self.plan.victims, len(self.victims.ids)
+        stop = threading.Event()
+        watches = _Watches(advance, stop, tiles=-(-n // size))
+
+        def work(first: int) -> tuple[Reconstruction, Reconstruction]:
+            # A model of its own: while torch.func runs a model, its parameters are exchanged for all threads.
+            target = replace(self.target, model=copy.deepcopy(self.target.model))
+            seen = self.observe(target, self.victims.take(slice(first, first + size)))
+            found = self.attack(target, [seen], seed=self.seed, watch=watches.of(first // size))
+            if "interrupted" in found.stopped:
+                stop.set()
+            return found, self.attack.blind()(target, [seen], seed=self.seed)
+
+        done = engine.threads.run(work, range(0, n, size), workers=self.plan.workers, stop=stop)
+        if not done:
+            raise KeyboardInterrupt
+        return _join([found for found, _ in done]), _join([blind for _, blind in done])
+
+
+class _Watches:
+    """Several searches' steps as one share of the whole audit; a watch also passes Ctrl-C on to its search."""
+
+    def __init__(self, advance: Advance, stop: threading.Event, tiles: int) -> None:
+        self._advance, self._stop = advance, stop
+        self._lock = threading.Lock()
+        self._shares, self._matches, self._active = [0.0] * tiles, [torch.nan] * tiles, [0] * tiles
+
+    def of(self, tile: int) -> Watch:
+        def watch(*, done: int, total: int, match: float, active: int) -> None:
+            if self._stop.is_set():
+                raise KeyboardInterrupt
+            with self._lock:
+                self._shares[tile], self._matches[tile], self._active[tile] = done / total, match, active
+                known = [m for m in self._matches if m == m]
+                share = sum(self._shares) / len(self._shares)
+                note = f"loss {sum(known) / max(1, len(known)):.4f}, {sum(self._active)} running"
+                self._advance(round(1000 * share), note, total=1000)
+
+        return watch
 
 
 def _grant(attack: Attack, threat: ThreatModel | None) -> ThreatModel:
@@ -316,15 +362,6 @@ def _grant(attack: Attack, threat: ThreatModel | None) -> ThreatModel:
 def _like(labels: Tensor, target: Target) -> Tensor:
     """Labels on the target's device; targets that are not classes also in its precision."""
     return labels.to(target.mean) if labels.is_floating_point() else labels.to(target.mean.device)
-
-
-def _watch(advance: Advance, before: float, share: float) -> Watch:
-    """A search's steps as a share of the whole audit, on a bar of 1,000."""
-
-    def watch(*, done: int, total: int, match: float, active: int) -> None:
-        advance(round(1000 * (before + share * done / total)), f"loss {match:.4f}, {active} running", total=1000)
-
-    return watch
 
 
 def _join(parts: list[Reconstruction]) -> Reconstruction:

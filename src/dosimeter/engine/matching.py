@@ -1,20 +1,28 @@
-"""Inner products of simulated and observed gradients, differentiable in the images.
+"""Inner products of simulated and observed gradients, differentiable in the images, for all candidates at once.
 
-All candidates (victims x restarts) share the model's weights, so they run through it as one batch by
-`torch.func.vmap`. A model that vmap cannot take (branches on data, its own random draws) is simulated one candidate
-after another, with the same result.
+Three ways, chosen by trying them on the first candidate; all give the same numbers:
+
+    the tape   one pass for all images, gradients never written out (see `tape` and `contract`)
+    vmap       `torch.func` over candidates, for models with layers that the tape does not know and for local training
+    one by one for models that vmap cannot take, such as those that branch on their data
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from dosimeter.engine.contract import Contraction, Vectors, entry_losses
+from dosimeter.engine.tape import Part, Tape, Vector
 from dosimeter.errors import ModelError
 from dosimeter.trees import squared_norms
 from dosimeter.types import Gradient, Target
+
+Way = Literal["tape", "vmap", "one by one"]
+Simulate = Callable[[Tensor, Tensor], dict[str, Tensor]]
+Compare = Callable[[Tensor, Tensor], Tensor]
 
 
 class Products(NamedTuple):
@@ -26,21 +34,40 @@ class Products(NamedTuple):
     difference: Tensor  # (N, P) |simulated - observed|^2
 
 
+class Explanation(NamedTuple):
+    """How one tensor is compared, and why."""
+
+    tensor: str
+    form: str
+    why: str
+
+
 class Matcher:
     """Compares the gradients that candidates would cause with those that were observed.
 
     Args:
         target: the model, its parameters and the loss.
         observed: {name: (V, ...)}, one gradient a victim.
+        exact: compare entry by entry wherever gradients are written out anyway or can be, so that
+            `Products.difference` does not suffer from cancellation near the solution.
+        way: force a way, for tests and benchmarks; None takes the fastest that works.
     """
 
-    def __init__(self, target: Target, observed: Gradient) -> None:
+    def __init__(self, target: Target, observed: Gradient, *, exact: bool = False, way: Way | None = None) -> None:
         self._target = target
         self._parameters = target.parameters
         self._observed = {name: observed[name] for name in self._parameters}
         self._norms = squared_norms(self._observed)  # (V, P)
-        self._simulate: Callable[[Tensor, Tensor], dict[str, Tensor]] | None = None
-        self.way = "not decided yet"
+        self._exact = exact
+        self._forced = way
+        self._tape: Tape | None = None
+        self._contractions: dict[str, Contraction] = {}
+        self._small: list[str] = []
+        self._vectors: Vectors | None = None
+        self._order: Tensor  # columns as computed -> the model's order
+        self._simulate: Simulate = self._together
+        self.way: Way | None = None
+        self.why = ""
 
     @property
     def norms(self) -> Tensor:
@@ -55,9 +82,57 @@ class Matcher:
             labels: (N, B) classes or targets.
             owner: (N,) the victim that each candidate wants to be.
         """
-        if self._simulate is None:
-            self._simulate = self._choose(images, labels)
-        simulated = self._simulate(images, labels)
+        if self.way is None:
+            self._choose(images, labels)
+        if self._tape is not None:
+            return self._from_tape(self._tape, images, labels, owner)
+        return self._written_out(self._simulate(images, labels), owner)
+
+    def entries(self, images: Tensor, labels: Tensor, owner: Tensor, compare: Compare) -> Tensor:
+        """(N, P): a loss that needs every entry of both gradients; they are written out a few candidates at a time.
+
+        Args:
+            images, labels, owner: as in a call.
+            compare: (simulated (n, entries), observed (n, entries)) of one tensor -> (n,).
+        """
+        if self.way is None:
+            self._choose(images, labels)
+        observed = [self._observed[name].flatten(1) for name in self._parameters]
+        if self._tape is None:
+            simulated = self._simulate(images, labels)
+            columns = [
+                compare(simulated[n].flatten(1), o[owner]) for n, o in zip(self._parameters, observed, strict=True)
+            ]
+        else:
+            parts = _by_name(self._tape(images, labels))
+            columns = [
+                entry_losses(parts[n], o, owner, compare, batch=images.shape[1])
+                for n, o in zip(self._parameters, observed, strict=True)
+            ]
+        return torch.stack(columns, 1)
+
+    def explain(self) -> list[Explanation]:
+        """Which tensor goes which way and why; after the first call."""
+        if self._tape is None:
+            return [Explanation(name, self.way or "not decided yet", self.why) for name in self._parameters]
+        forms = {name: c.form for name, c in self._contractions.items()}
+        return [Explanation(name, forms.get(name, "vector"), self._tape.how[name]) for name in self._parameters]
+
+    def _from_tape(self, tape: Tape, images: Tensor, labels: Tensor, owner: Tensor) -> Products:
+        parts = _by_name(tape(images, labels))
+        rows = [contraction(parts[name], owner) for name, contraction in self._contractions.items()]
+        if self._vectors is not None:
+            rows.append(self._vectors([parts[name] for name in self._small], owner))
+        cross, squared = (_columns([getattr(row, key) for row in rows])[:, self._order] for key in ("cross", "squared"))
+        observed = self._norms[owner]
+        if not self._exact:
+            return Products(cross, squared, observed, (squared - 2 * cross + observed).clamp_min(0))
+        apart = [row.squared - 2 * row.cross if row.apart is None else row.apart for row in rows]
+        given = torch.cat([torch.full_like(_columns([row.cross]), float(row.apart is None)) for row in rows], 1)
+        total = _columns(apart)[:, self._order] + given[:, self._order] * observed
+        return Products(cross, squared, observed, total.clamp_min(0))
+
+    def _written_out(self, simulated: dict[str, Tensor], owner: Tensor) -> Products:
         cross, squared, apart = [], [], []
         for name, s in simulated.items():
             s, o = s.flatten(1), self._observed[name].flatten(1)[owner]  # (N, entries)
@@ -66,30 +141,108 @@ class Matcher:
             apart.append((s - o).square().sum(1))
         return Products(torch.stack(cross, 1), torch.stack(squared, 1), self._norms[owner], torch.stack(apart, 1))
 
-    def _choose(self, images: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
-        """All candidates at once where the model allows it, found out by trying on the first."""
-        first = images[:1].detach(), labels[:1]
-        chosen = self._together
-        self.way = "all candidates at once"
+    def _choose(self, images: Tensor, labels: Tensor) -> None:
+        """The fastest way that gives the same numbers as the plain one on the first candidate."""
+        x, y, first = images[:1].detach(), labels[:1], torch.zeros(1, dtype=torch.long, device=images.device)
+        alone = self._slope(lambda x: self._written_out(self._one_by_one(x, y), first), x)
+        self._check_deterministic(alone, x, y, first)
+        reasons = []
+        if self._forced in (None, "tape"):
+            reason = self._try_tape(alone, x, y, first)
+            if reason is None:
+                self.way = "tape"
+                return
+            reasons.append(reason)
+        if self._forced in (None, "vmap"):
+            try:
+                together = self._slope(lambda x: self._written_out(self._together(x, y), first), x)
+            except RuntimeError as error:
+                reasons.append(f"vmap cannot take the model ({_first_line(error)})")
+            else:
+                if _agree(together, alone):
+                    self.way, self.why = "vmap", "; ".join(reasons)
+                    return
+                reasons.append("vmap gives other numbers")
+        if self._forced is not None and self._forced != "one by one":
+            raise ModelError(f"The way {self._forced!r} does not work for this model: {'; '.join(reasons)}.")
+        self.way, self.why, self._simulate = "one by one", "; ".join(reasons), self._one_by_one
+
+    def _try_tape(self, alone: tuple[Products, Tensor], x: Tensor, y: Tensor, first: Tensor) -> str | None:
+        """Set the tape up; the reason where it cannot be used."""
+        if self._target.step is not None:
+            return "the client trains locally, so weights differ between candidates"
         try:
-            together = self._together(*first)
-        except RuntimeError as reason:
-            self.way = f"one candidate at a time, because vmap cannot take this model ({str(reason).splitlines()[0]})"
-            chosen = self._one_by_one
-            together = self._one_by_one(*first)
-        for name, alone in self._one_by_one(*first).items():
-            if not torch.allclose(together[name], alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max())):
-                raise ModelError(
-                    f"Two simulations of the same step differ in {name!r}: the model or loss draws random numbers. "
-                    "An attack needs a deterministic model; take the randomness out of it or express it as a defense."
-                )
-        return chosen
+            tape = Tape(self._target)
+            parts = _by_name(tape(x, y))
+        except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+            return f"the tape cannot take the model ({_first_line(error)})"
+        missed = [name for name in self._parameters if name not in parts]
+        if missed:
+            return f"no known layer uses {missed[0]!r}"
+        batch = x.shape[1]
+        self._small = [n for n in self._parameters if all(isinstance(part, Vector) for part in parts[n])]
+        self._contractions = {
+            name: Contraction(self._observed[name], parts[name], batch=batch, entries=self._exact)
+            for name in self._parameters
+            if name not in self._small
+        }
+        if self._small:
+            self._vectors = Vectors([self._observed[n] for n in self._small], batch=batch, entries=self._exact)
+        computed = [*self._contractions, *self._small]
+        self._order = torch.tensor([computed.index(name) for name in self._parameters], device=x.device)
+        if not _agree(self._slope(lambda x: self._from_tape(tape, x, y, first), x), alone):
+            return "the tape gives other numbers than autograd, so layers are used in a way it does not follow"
+        self._tape = tape
+        return None
+
+    def _check_deterministic(self, alone: tuple[Products, Tensor], x: Tensor, y: Tensor, first: Tensor) -> None:
+        again = self._slope(lambda x: self._written_out(self._one_by_one(x, y), first), x)
+        if not _agree(again, alone):
+            raise ModelError(
+                "Two simulations of the same step differ: the model or loss draws random numbers. "
+                "An attack needs a deterministic model; take the randomness out of it or express it as a defense."
+            )
+
+    def _slope(self, products: Callable[[Tensor], Products], x: Tensor) -> tuple[Products, Tensor]:
+        """Products and the slope of a mixture of them."""
+        x = x.detach().requires_grad_()
+        found = products(x)
+        scale = self._norms[:1].sum().clamp_min(1e-30)
+        (slope,) = torch.autograd.grad(((found.cross + 0.3 * found.simulated) / scale).sum(), x)
+        return Products(*(value.detach() for value in found)), slope
 
     def _together(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        step = grad(self._target.objective)
-        return dict(vmap(step, in_dims=(None, 0, 0))(self._parameters, images, labels))
+        return dict(vmap(self._update, in_dims=(None, 0, 0))(self._parameters, images, labels))
 
     def _one_by_one(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        step = grad(self._target.objective)
-        steps = [step(self._parameters, x, y) for x, y in zip(images, labels, strict=True)]
+        steps = [self._update(self._parameters, x, y) for x, y in zip(images, labels, strict=True)]
         return {name: torch.stack([s[name] for s in steps]) for name in self._parameters}
+
+    def _update(self, parameters: Gradient, images: Tensor, labels: Tensor) -> Gradient:
+        if self._target.step is not None:
+            return self._target.step(self._target, parameters, images, labels)
+        slopes: Gradient = grad(self._target.objective)(parameters, images, labels)
+        return slopes
+
+
+def _by_name(parts: list[Part]) -> dict[str, list[Part]]:
+    found: dict[str, list[Part]] = {}
+    for part in parts:
+        found.setdefault(part.name, []).append(part)
+    return found
+
+
+def _columns(values: list[Tensor]) -> Tensor:
+    """(N,) and (N, several) side by side."""
+    return torch.cat([v.unsqueeze(1) if v.ndim == 1 else v for v in values], 1)
+
+
+def _agree(one: tuple[Products, Tensor], other: tuple[Products, Tensor]) -> bool:
+    """Equal but for rounding, on the scale of the largest value."""
+    tolerance = 1e-2 if one[1].dtype == torch.float32 else 1e-6
+    pairs = [(one[0].cross, other[0].cross), (one[0].simulated, other[0].simulated), (one[1], other[1])]
+    return all(float((a - b).abs().max()) <= tolerance * float(b.abs().max()) for a, b in pairs)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,45 +1,67 @@
-"""How many victims run at once: a function of model, settings and budget, never of what memory happens to be free."""
+"""How many victims run at once, and on how many threads.
 
+A tile of victims runs through the model as one batch on one thread of its own. Its size follows from the model, the
+settings, the budget and the number of threads, which are all recorded, and never from what memory happens to be free,
+so that a rerun is the same run. One thread a tile: on small matrices a second thread of the same operation mostly
+waits, and OpenMP waits by spinning, which took a peer on the same cores down to a fiftieth of its speed.
+"""
+
+import os
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from dosimeter.errors import SettingError
-from dosimeter.types import Shape, Target
+from dosimeter.types import Target
 
 DEFAULT_BUDGET = 4 * 2**30  # bytes
+TILE = 4 * 2**20  # bytes of activations that a tile should have about, so that caches hold a good part of them
+MOST, LEAST = 64, 4  # candidates of a tile
 
 
 class Plan(NamedTuple):
-    """Victims a chunk and the memory that a chunk is expected to take."""
+    """Victims of a tile, tiles at once, and the memory that these are expected to take."""
 
     victims: int
+    workers: int
     bytes: int
 
 
-def plan(target: Target, *, victims: int, batch: int, restarts: int, budget: int = DEFAULT_BUDGET) -> Plan:
-    """Cut victims into chunks that fit the budget.
+def plan(
+    target: Target,
+    *,
+    victims: int,
+    batch: int,
+    restarts: int,
+    budget: int = DEFAULT_BUDGET,
+    workers: int | None = None,
+) -> Plan:
+    """Cut victims into tiles for the workers, by default one a core.
 
-    A candidate holds its gradient about four times (simulated, its derivative and two products of them) and its
-    activations about six times (forward, backward and the backward pass through both); an observation once.
+    A candidate holds its activations about twelve times over both passes, windows of convolutions included; an
+    observation is held once as seen and once as factored, and local training writes gradients out.
     """
-    size = next(iter(target.parameters.values())).element_size()
+    size = target.mean.element_size()
     weights = sum(p.numel() for p in target.parameters.values())
-    candidate = 4 * weights + 6 * batch * _activations(target)
-    each = size * (restarts * candidate + weights)
+    active = batch * _activations(target)
+    each = size * (restarts * (12 * active + (4 * weights if target.step else 0)) + 2 * weights)
+    cores = 1 if target.mean.device.type != "cpu" else max(1, workers or os.cpu_count() or 1)
     if each > budget:
         raise SettingError(
             f"One victim with {restarts} restart(s) needs about {each / 2**30:.2f} GiB, more than the budget of "
             f"{budget / 2**30:.2f} GiB; raise the budget or lower restarts or batch."
         )
-    together = min(victims, budget // each)
-    return Plan(together, together * each)
+    fitting = max(1, min(MOST, max(LEAST, TILE // (size * active))) // restarts)
+    if target.mean.device.type != "cpu":
+        fitting = victims  # a GPU wants all that memory allows
+    tile = min(fitting, -(-victims // cores), budget // each)
+    at_once = min(cores, -(-victims // tile), budget // (each * tile))
+    return Plan(tile, at_once, at_once * tile * each)
 
 
 def _activations(target: Target) -> int:
     """Numbers that one image leaves in the outputs of the model's layers."""
-    import torch
-
     count = 0
 
     def add(_module: object, _inputs: object, output: object) -> None:
@@ -48,9 +70,8 @@ def _activations(target: Target) -> int:
 
     leaves = [m for m in target.model.modules() if not list(m.children())]
     hooks = [m.register_forward_hook(add) for m in leaves]
-    shape: Shape = target.shape
     with torch.no_grad():
-        target.model(torch.zeros(1, *shape, dtype=target.mean.dtype, device=target.mean.device))
+        target.model(torch.zeros(1, *target.shape, dtype=target.mean.dtype, device=target.mean.device))
     for hook in hooks:
         hook.remove()
     return count
