@@ -1,0 +1,22 @@
+"""Batch norm that normalises by the batch it sees."""
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def use_batch_statistics(model: nn.Module) -> None:
+    """Turn every batch norm of the model, in place, to the mean and variance of the batch before it.
+
+    It then does in evaluation what it does in training, without running statistics: the model's output is a pure
+    function of parameters and batch, as `torch.func` needs it. In these networks an image's output depends on its
+    batch, and a layer that sees one value per channel (a batch of one before `BatchNorm1d`) refuses it.
+
+    This is the client of the threat model's `statistics="batch"`; the running statistics and their names in
+    `state_dict` are gone afterwards.
+    """
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.track_running_stats = False
+            layer.running_mean = None
+            layer.running_var = None
+            layer.num_batches_tracked = None
