@@ -12,6 +12,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 audit: $(VENV)/.core
 	$(BIN)/dosimeter audit --model cnn --data mnist-5k --attack ig --victims 32 --steps 600 --out runs/audit --overwrite
+	$(BIN)/dosimeter audit --model mlp --data mnist-5k --attack ig --victims 32 --steps 300 --out runs/audit-mlp --overwrite
 
 test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest

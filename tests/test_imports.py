@@ -18,7 +18,8 @@ ALLOWED = {
     "store": VOCABULARY | {"auditing"},
     "reports": VOCABULARY | {"auditing", "metrics", "store"},
     "spec": VOCABULARY,
-    "cli": VOCABULARY | PARTS | {"auditing", "reports", "spec", "store"},
+    "benchmarks": VOCABULARY | {"attacks", "engine", "models", "reports"},
+    "cli": VOCABULARY | PARTS | {"auditing", "benchmarks", "reports", "spec", "store"},
 }
 
 

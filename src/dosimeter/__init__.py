@@ -9,7 +9,7 @@ print(result.summary())
 
 from importlib.metadata import version
 
-from dosimeter import defenses, metrics, models
+from dosimeter import clients, defenses, metrics, models
 from dosimeter.attacks import Search, Stop, labels, likelihoods, masks, optimisers, presets, priors, schedules, starts
 from dosimeter.auditing import Interrupted, Result, audit, reconstruct
 from dosimeter.data import Dataset, load, partition, pick, pick_decoys
@@ -31,6 +31,7 @@ __all__ = [
     "ThreatModel",
     "Victims",
     "audit",
+    "clients",
     "defenses",
     "labels",
     "likelihoods",

@@ -1,10 +1,10 @@
-"""The command line: `dosimeter audit` and `dosimeter list`."""
+"""The command line: `dosimeter audit`, `dosimeter list` and `dosimeter bench`."""
 
 import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
-from dosimeter import data, defenses, metrics, models, spec, store
+from dosimeter import benchmarks, data, defenses, metrics, models, spec, store
 from dosimeter.attacks import Search, presets
 from dosimeter.auditing import Interrupted, Result, audit, estimate
 from dosimeter.errors import DosimeterError, ModelError
@@ -29,6 +29,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+bench = typer.Typer(help="Measure how fast the program itself is.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
 out, err = Console(), Console(stderr=True)
 
 
@@ -78,6 +80,9 @@ def audit_command(
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: Annotated[Precision, typer.Option(help="Precision of the attack.")] = Precision.float32,
+    budget: Annotated[float, typer.Option(help="GiB that the victims attacked at once may take.")] = 4.0,
+    workers: Annotated[int | None, typer.Option(help="Threads; one a core otherwise.")] = None,
+    explain: Annotated[bool, typer.Option(help="Say which tensor is compared in which way and why.")] = False,
     out_: Annotated[Path | None, typer.Option("--out", help="Run folder; a new one under runs/ otherwise.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace an older run in the run folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records, and nothing else.")] = False,
@@ -86,7 +91,22 @@ def audit_command(
     """Attack a model's updates and report what could be read out of them."""
     with _refusals():
         setup = _prepare(
-            model, data_, attack, defense, victims, batch, steps, seed, split, size, channels, loss, device, dtype
+            model,
+            data_,
+            attack,
+            defense,
+            victims,
+            batch,
+            steps,
+            seed,
+            split,
+            size,
+            channels,
+            loss,
+            device,
+            dtype,
+            budget,
+            workers,
         )
         if dry_run:
             _explain(setup)
@@ -95,6 +115,7 @@ def audit_command(
             "threshold": threshold,
             "decoys": data.pick_decoys(setup.dataset, setup.victims, decoys, seed=seed, split=split),
             "lpips": _lpips(lpips),
+            "explain": explain,
             "names": _names(setup.dataset, model, data_, split),
         }
         folder = out_ or _fresh(setup, model)
@@ -109,6 +130,8 @@ def audit_command(
         sys.stdout.write(json.dumps(result.document(), indent=1, allow_nan=False) + "\n")
     else:
         print_result(result, out, where=folder / PAGE)
+        if explain:
+            out.print(_table_of_tensors(result))
     if result.status == "interrupted":
         raise typer.Exit(130)
 
@@ -118,6 +141,28 @@ def list_command(kind: Annotated[Kind, typer.Argument(help="What to list.")]) ->
     """Show the models, data sets, attacks or defenses that go by name."""
     with _refusals():
         out.print(_TABLES[kind]())
+
+
+@bench.command("engine")
+def bench_command(
+    quick: Annotated[bool, typer.Option(help="Tiny bursts and few victims, to see that all works.")] = False,
+    out_: Annotated[Path, typer.Option("--out", help="Folder for bench.json and bench.svg.")] = Path("runs/bench"),
+    only: Annotated[
+        list[str] | None, typer.Option(help="Measure only this: a case or victims, batch, width. May be repeated.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="About how long a burst of one way takes.")] = None,
+    breaching: Annotated[
+        Path | None, typer.Option(help="The python of an environment that has breaching, to measure it as well.")
+    ] = None,
+) -> None:
+    """Time the engine beside the usual way of matching gradients, all of them in turn in one run."""
+    with _refusals():
+        effort = benchmarks.QUICK if quick else benchmarks.FULL
+        effort = effort if seconds is None else replace(effort, seconds=seconds)
+        benchmarks.prepare(out_)
+        found = benchmarks.run(effort, only=only or (), python=breaching)
+        benchmarks.write(found, out_)
+    benchmarks.show(found, out)
 
 
 def main() -> None:
@@ -171,6 +216,8 @@ def _prepare(
     loss: str | None,
     device: str,
     dtype: Precision,
+    budget: float,
+    workers: int | None,
 ) -> _Setup:
     """Turn words into parts; whatever is wrong with them is said here, before any work."""
     ready = spec.make("attack", attack, presets.BY_NAME, steps=steps)
@@ -187,7 +234,13 @@ def _prepare(
         defense=guard,
         loss=None if loss is None else spec.own("loss", loss),
         dataset=dataset,
-        common={"seed": seed, "device": device, "dtype": getattr(torch, dtype.value)},
+        common={
+            "seed": seed,
+            "device": device,
+            "dtype": getattr(torch, dtype.value),
+            "budget": round(budget * 2**30),
+            "workers": workers,
+        },
     )
 
 
@@ -267,6 +320,13 @@ def _duration(seconds: float) -> str:
         if seconds < 7200
         else f"{seconds / 3600:.1f} h"
     )
+
+
+def _table_of_tensors(result: Result) -> Table:
+    table = Table("tensor", "form", "why")
+    for row in result.explanation:
+        table.add_row(*map(escape, row))
+    return table
 
 
 def _table_of_models() -> Table:

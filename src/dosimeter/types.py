@@ -83,6 +83,7 @@ class Target:
     std: Tensor  # (C, 1, 1), what it divides by
     classification: bool = True
     step: Step | None = None  # how the client turns a batch into an update; None is one gradient
+    compiled: bool = False  # run straight networks through torch.compile
 
     @property
     def parameters(self) -> dict[str, Tensor]:

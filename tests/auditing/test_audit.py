@@ -1,6 +1,7 @@
 """The audit as a whole, on small networks."""
 
 import json
+import shutil
 from dataclasses import dataclass
 
 import pytest
@@ -228,3 +229,32 @@ def test_an_unknown_device_is_refused() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(SettingError, match="sees no GPU"):
             dm.audit(small_model(), some_victims(), attack=QUICK, device="cuda")
+
+
+def test_the_engines_choices_are_explained_where_asked() -> None:
+    result = dm.audit(small_model(), some_victims(1), attack=dm.presets.inverting_gradients(steps=1), explain=True)
+    assert [row.tensor for row in result.explanation] == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert all(row.form and row.why for row in result.explanation)
+    assert dm.audit(small_model(), some_victims(1), attack=dm.presets.inverting_gradients(steps=1)).explanation == []
+
+
+def test_local_training_is_attacked_through_its_steps() -> None:
+    victims = some_victims(2)
+    attack = dm.presets.inverting_gradients(steps=150, tv=1e-3)
+    step = dm.clients.LocalTraining(steps=3, lr=0.05)
+    result = dm.audit(small_model(), victims, attack=attack, step=step)
+    assert result.scores["scores"]["ssim"]["mean"] > 0.5
+    assert "LocalTraining(steps=3" in result.settings["step"]
+    clipped = dm.audit(small_model(), victims, attack=attack, step=dm.clients.ClippedGradient(bound=0.1))
+    assert clipped.scores["scores"]["ssim"]["mean"] > 0.5
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.compile warns of its own doings
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_torch_compile_gives_the_same_images() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    attack = dm.presets.inverting_gradients(steps=3)
+    plain, compiled = (
+        dm.audit(model, some_victims(1), attack=attack, dtype=torch.float64, compiled=c).images for c in (False, True)
+    )
+    assert torch.allclose(plain, compiled, atol=1e-9)

@@ -49,6 +49,7 @@ class Result:
     seconds: float
     environment: dict[str, str]
     status: str  # complete or interrupted
+    explanation: list[engine.Explanation]  # of the engine's choices, where it was asked for
 
     def document(self) -> dict[str, Any]:
         """Settings, threat model, scores and records as plain values."""
@@ -106,6 +107,8 @@ def audit(
     dtype: torch.dtype = torch.float32,
     budget: int = engine.DEFAULT_BUDGET,
     workers: int | None = None,
+    compiled: bool = False,
+    explain: bool = False,
     threshold: float = 0.5,
     decoys: Tensor | None = None,
     lpips: metrics.Lpips | None = None,
@@ -127,13 +130,29 @@ def audit(
         dtype: float32 or float64.
         budget: bytes that the victims attacked at once may take.
         workers: threads, by default one a core.
+        compiled: run straight networks through torch.compile, on one thread.
+        explain: say in the result which tensor is compared in which way and why.
         threshold: SSIM from which an image counts as read.
         decoys: other images (m, C, H, W), among which a reconstruction should point at its own victim.
         lpips: a loaded LPIPS network; that score is left out without it.
         names: what to call model and data in the report.
         progress: show a bar; by default when standard error is a terminal.
     """
-    job = _Job(model, victims, attack, defense, loss, step, threat, seed, device, dtype, budget, workers)
+    job = _Job(
+        model,
+        victims,
+        attack,
+        defense,
+        loss,
+        step,
+        threat,
+        seed,
+        device,
+        dtype,
+        budget,
+        1 if compiled else workers,
+        compiled,
+    )
     began = time.perf_counter()
     with bar(f"{attack.name}, {len(victims.ids)} victims", None, show=progress) as advance:
         found, blind = job.run(advance)
@@ -153,6 +172,7 @@ def audit(
         curve=found.curve,
         seconds=seconds,
         environment=_environment(),
+        explanation=job.explain() if explain else [],
         status="interrupted" if "interrupted" in (*found.stopped, *blind.stopped) else "complete",
     )
     if result.status == "interrupted":
@@ -249,6 +269,7 @@ class _Job:
         dtype: torch.dtype,
         budget: int,
         workers: int | None,
+        compiled: bool = False,
     ) -> None:
         low, high = float(victims.images.min()), float(victims.images.max())
         if not (low >= 0 and high <= 1):
@@ -262,6 +283,7 @@ class _Job:
             labels=victims.labels[0],
             highest=int(victims.labels.max()),
             step=step,
+            compiled=compiled,
             device=device,
             dtype=dtype,
         )
@@ -303,6 +325,16 @@ class _Job:
             updates.append(sent)
         labels_seen = _like(victims.labels, target) if self.threat.labels else None
         return Observation(trees.stack(updates), victims.batch, victims.ids, labels_seen)
+
+    def explain(self) -> list[engine.Explanation]:
+        """Which tensor is compared in which way and why, found out on the first victim."""
+        seen = self.observe(self.target, self.victims.take(slice(1)))
+        exact = getattr(getattr(self.attack, "likelihood", None), "exact", False)
+        matcher = engine.Matcher(self.target, seen.gradient, exact=exact)
+        grey = torch.full_like(self.victims.images[:1], 0.5).to(self.target.mean)
+        first = torch.zeros(1, dtype=torch.long, device=grey.device)
+        matcher(grey, _like(self.victims.labels[:1], self.target), first)
+        return matcher.explain()
 
     def run(self, advance: Advance) -> tuple[Reconstruction, Reconstruction]:
         """The attack's and the blind attack's images of all victims, or of those reached before Ctrl-C."""

@@ -19,6 +19,7 @@ def make_target(
     labels: Tensor | None = None,
     highest: int | None = None,
     step: Step | None = None,
+    compiled: bool = False,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Target:
@@ -32,7 +33,9 @@ def make_target(
         )
     copied = copy.deepcopy(model).to(device=as_device(device), dtype=dtype).eval()
     mean, std = (t.to(device=device, dtype=dtype) for t in models.normalisation(copied, shape[0]))
-    target = Target(copied, loss or F.cross_entropy, shape, mean, std, classification=loss is None, step=step)
+    target = Target(
+        copied, loss or F.cross_entropy, shape, mean, std, classification=loss is None, step=step, compiled=compiled
+    )
     images = torch.full((1 if labels is None else len(labels), *shape), 0.5, dtype=dtype, device=device)
     try:
         output = copied(images)

@@ -26,7 +26,7 @@ class LocalTraining:
     batches: int = 1
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batches < 1 or not self.lr > 0:
+        if self.steps < 1 or self.batches < 1 or not (self.lr > 0 and math.isfinite(self.lr)):
             raise SettingError(
                 f"Local training needs at least 1 step, 1 batch and a learning rate above 0, got {self}."
             )
@@ -35,11 +35,13 @@ class LocalTraining:
         if len(images) % self.batches:
             raise SettingError(f"{len(images)} images cannot be cut into {self.batches} local batches of equal size.")
         parts = list(zip(images.chunk(self.batches), labels.chunk(self.batches), strict=True))
-        now = dict(parameters)
+        # The sum of the slopes rather than the difference of the weights, which would lose digits at small rates.
+        total = {name: torch.zeros_like(value) for name, value in parameters.items()}
         for step in range(self.steps):
+            now = {name: value - self.lr * total[name] for name, value in parameters.items()}
             slope = grad(target.objective)(now, *parts[step % self.batches])
-            now = {name: value - self.lr * slope[name] for name, value in now.items()}
-        return {name: (parameters[name] - now[name]) / self.lr for name in parameters}
+            total = {name: value + slope[name] for name, value in total.items()}
+        return total
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,10 @@
 """How simulated gradients meet observed ones, for all victims and restarts of a search at once.
 
-tape       one pass of all images, from which every image's gradients can be told apart without being written out
-patches    the windows of convolutions
+matching   the way that a model's gradients are compared: the fastest of those below that gives the plain numbers
+chain      straight networks by hand, in four passes; `ops` and `matrix` are its layers
+tape       any other network of known layers: one pass, from which every image's gradients can be told apart
 contract   products of gradients, tensor by tensor, in the cheapest exact form
-matching   the way that a model's gradients are compared, and the plain ways where the tape cannot follow
+patches    the windows of convolutions
 plan       tiles of victims         threads   tiles side by side
 """
 

@@ -22,6 +22,15 @@ ENTRIES_AT_ONCE = 2**24
 """Entries of simulated gradients that are written out together, 64 MiB in float32."""
 
 
+Owner = tuple[Tensor, int] | None
+"""The owners that were last asked for, and how often that tensor had been written to."""
+
+
+def is_same(owner: Tensor, last: Owner) -> bool:
+    """Whether these are the owners that were last asked for, so that nothing has to be copied."""
+    return last is not None and owner is last[0] and owner._version == last[1]
+
+
 class Row(NamedTuple):
     """Products of one tensor (N,), or of several (N, tensors)."""
 
@@ -44,12 +53,12 @@ class Vectors:
         sizes = [o[0].numel() for o in observed]
         which = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
         self._sum = F.one_hot(which).to(self._observed)  # (all entries, tensors)
-        self._owner: Tensor | None = None
+        self._owner: Owner = None
 
     def __call__(self, parts: Sequence[Sequence[Part]], owner: Tensor) -> Row:
         """Rows of all tensors side by side, (N, tensors)."""
-        if owner is not self._owner:
-            self._owner, self._taken = owner, self._observed[owner]
+        if not is_same(owner, self._owner):
+            self._owner, self._taken = (owner, owner._version), self._observed[owner]
         simulated = torch.cat([_total(uses, self._batch, own_order=True) for uses in parts], 1)
         apart = (simulated - self._taken).square() @ self._sum if self._entries else None
         return Row((simulated * self._taken) @ self._sum, simulated.square() @ self._sum, apart)
@@ -67,7 +76,7 @@ class Contraction:
 
     def __init__(self, observed: Tensor, parts: Sequence[Part], *, batch: int, entries: bool) -> None:
         self._batch, self._entries = batch, entries
-        self._owner: Tensor | None = None
+        self._owner: Owner = None
         self._left: Tensor
         self._right: Tensor | None = None
         if not all(isinstance(part, Outer) for part in parts):
@@ -77,7 +86,7 @@ class Contraction:
         positions = batch * sum(part.inputs.shape[1] for part in outer)
         inputs, outputs = outer[0].inputs.shape[2], outer[0].back.shape[2]
         matrix = F.pad(_as_matrix(observed), (0, 0, 0, outputs - observed.shape[1]))  # (V, O, I)
-        if entries or _dense_is_cheaper(positions, inputs, outputs):
+        if entries or cheaper_dense(positions, inputs, outputs):
             self.form, self._left = "dense", matrix.flatten(1)
             return
         factors = factor(matrix, positions) if 2 * positions <= min(inputs, outputs) else None
@@ -107,8 +116,8 @@ class Contraction:
 
     def _rows(self, owner: Tensor) -> tuple[Tensor, Tensor | None]:
         """The observations of the owners; copied only when the owners change, not at all when each has itself."""
-        if owner is not self._owner:
-            self._owner = owner
+        if not is_same(owner, self._owner):
+            self._owner = (owner, owner._version)
             same = len(owner) == len(self._left) and bool(
                 (owner == torch.arange(len(owner), device=owner.device)).all()
             )
@@ -205,7 +214,7 @@ def factor(matrices: Tensor, rank: int) -> tuple[Tensor, Tensor] | None:
     return torch.stack(lefts), torch.stack(rights)
 
 
-def _dense_is_cheaper(positions: int, inputs: int, outputs: int) -> bool:
+def cheaper_dense(positions: int, inputs: int, outputs: int) -> bool:
     """Multiplications of writing out against Gram matrices; touching an entry in memory counts as eight."""
     written = positions * inputs * outputs + 8 * inputs * outputs
     gram = 2 * positions**2 * (inputs + outputs) + positions * (inputs + outputs) * min(positions, inputs, outputs)

@@ -1,8 +1,9 @@
 """Inner products of simulated and observed gradients, differentiable in the images, for all candidates at once.
 
-Three ways, chosen by trying them on the first candidate; all give the same numbers:
+Four ways, chosen by trying them on the first candidate; all give the same numbers:
 
-    the tape   one pass for all images, gradients never written out (see `tape` and `contract`)
+    chain      straight networks by hand, without autograd (see `chain`)
+    tape       one pass for all images of any network, gradients never written out (see `tape` and `contract`)
     vmap       `torch.func` over candidates, for models with layers that the tape does not know and for local training
     one by one for models that vmap cannot take, such as those that branch on their data
 """
@@ -14,13 +15,16 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from dosimeter.engine.chain import Chain, NotStraight
 from dosimeter.engine.contract import Contraction, Vectors, entry_losses
 from dosimeter.engine.tape import Part, Tape, Vector
+from dosimeter.engine.threads import twice_differentiable
 from dosimeter.errors import ModelError
+from dosimeter.rng import stream
 from dosimeter.trees import squared_norms
 from dosimeter.types import Gradient, Target
 
-Way = Literal["tape", "vmap", "one by one"]
+Way = Literal["chain", "tape", "vmap", "one by one"]
 Simulate = Callable[[Tensor, Tensor], dict[str, Tensor]]
 Compare = Callable[[Tensor, Tensor], Tensor]
 
@@ -60,6 +64,7 @@ class Matcher:
         self._norms = squared_norms(self._observed)  # (V, P)
         self._exact = exact
         self._forced = way
+        self._chain: Chain | None = None
         self._tape: Tape | None = None
         self._contractions: dict[str, Contraction] = {}
         self._small: list[str] = []
@@ -82,11 +87,14 @@ class Matcher:
             labels: (N, B) classes or targets.
             owner: (N,) the victim that each candidate wants to be.
         """
-        if self.way is None:
-            self._choose(images, labels)
-        if self._tape is not None:
-            return self._from_tape(self._tape, images, labels, owner)
-        return self._written_out(self._simulate(images, labels), owner)
+        with torch.enable_grad(), twice_differentiable():
+            if self.way is None:
+                self._choose(images, labels)
+            if self._chain is not None:
+                return self._from_chain(self._chain, images, labels, owner)
+            if self._tape is not None:
+                return self._from_tape(self._tape, images, labels, owner)
+            return self._written_out(self._simulate(images, labels), owner)
 
     def entries(self, images: Tensor, labels: Tensor, owner: Tensor, compare: Compare) -> Tensor:
         """(N, P): a loss that needs every entry of both gradients; they are written out a few candidates at a time.
@@ -98,6 +106,8 @@ class Matcher:
         if self.way is None:
             self._choose(images, labels)
         observed = [self._observed[name].flatten(1) for name in self._parameters]
+        if self._chain is not None and self._tape is None:
+            self._tape = Tape(self._target)
         if self._tape is None:
             simulated = self._simulate(images, labels)
             columns = [
@@ -113,10 +123,20 @@ class Matcher:
 
     def explain(self) -> list[Explanation]:
         """Which tensor goes which way and why; after the first call."""
+        if self._chain is not None:
+            forms = self._chain.forms
+            return [
+                Explanation(name, forms.get(name, "vector"), "a straight network, by hand") for name in self._parameters
+            ]
         if self._tape is None:
             return [Explanation(name, self.way or "not decided yet", self.why) for name in self._parameters]
         forms = {name: c.form for name, c in self._contractions.items()}
         return [Explanation(name, forms.get(name, "vector"), self._tape.how[name]) for name in self._parameters]
+
+    def _from_chain(self, chain: Chain, images: Tensor, labels: Tensor, owner: Tensor) -> Products:
+        cross, squared = chain(images, labels, owner)
+        observed = self._norms[owner]
+        return Products(cross, squared, observed, (squared - 2 * cross + observed).clamp_min(0))
 
     def _from_tape(self, tape: Tape, images: Tensor, labels: Tensor, owner: Tensor) -> Products:
         parts = _by_name(tape(images, labels))
@@ -142,43 +162,81 @@ class Matcher:
         return Products(torch.stack(cross, 1), torch.stack(squared, 1), self._norms[owner], torch.stack(apart, 1))
 
     def _choose(self, images: Tensor, labels: Tensor) -> None:
-        """The fastest way that gives the same numbers as the plain one on the first candidate."""
-        x, y, first = images[:1].detach(), labels[:1], torch.zeros(1, dtype=torch.long, device=images.device)
+        """The fastest way that gives the plain one's numbers on the first candidate and on two made up beside it.
+
+        One candidate would not do: a model may mix the images of its batch, or overwrite what this one leaves as it is.
+        """
+        x, y = self._trial(images, labels)
+        first = torch.zeros(len(x), dtype=torch.long, device=images.device)
         alone = self._slope(lambda x: self._written_out(self._one_by_one(x, y), first), x)
-        self._check_deterministic(alone, x, y, first)
-        reasons = []
-        if self._forced in (None, "tape"):
-            reason = self._try_tape(alone, x, y, first)
+        if not _agree(self._slope(lambda x: self._written_out(self._one_by_one(x, y), first), x), alone):
+            raise ModelError(
+                "Two simulations of the same step differ: the model or loss draws random numbers. "
+                "An attack needs a deterministic model; take the randomness out of it or express it as a defense."
+            )
+        reasons: list[str] = []
+        ways: dict[Way, Callable[[Tensor, Tensor], Callable[[Tensor], Products]]] = {
+            "chain": lambda x, y: self._set_chain(x, labels, y, first),
+            "tape": lambda x, y: self._set_tape(x, y, first),
+            "vmap": lambda x, y: lambda x: self._written_out(self._together(x, y), first),
+        }
+        for way, set_up in ways.items():
+            if self._forced not in (None, way):
+                continue
+            reason = self._try(set_up, x, y, alone)
             if reason is None:
-                self.way = "tape"
+                self.way, self.why = way, "; ".join(reasons)
                 return
-            reasons.append(reason)
-        if self._forced in (None, "vmap"):
-            try:
-                together = self._slope(lambda x: self._written_out(self._together(x, y), first), x)
-            except RuntimeError as error:
-                reasons.append(f"vmap cannot take the model ({_first_line(error)})")
-            else:
-                if _agree(together, alone):
-                    self.way, self.why = "vmap", "; ".join(reasons)
-                    return
-                reasons.append("vmap gives other numbers")
-        if self._forced is not None and self._forced != "one by one":
+            self._chain = self._tape = None
+            reasons.append(f"{way} cannot take the model ({reason})")
+        if self._forced not in (None, "one by one"):
             raise ModelError(f"The way {self._forced!r} does not work for this model: {'; '.join(reasons)}.")
         self.way, self.why, self._simulate = "one by one", "; ".join(reasons), self._one_by_one
 
-    def _try_tape(self, alone: tuple[Products, Tensor], x: Tensor, y: Tensor, first: Tensor) -> str | None:
-        """Set the tape up; the reason where it cannot be used."""
-        if self._target.step is not None:
-            return "the client trains locally, so weights differ between candidates"
+    def _trial(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The first candidate, and where the model stays finite on them also two of noise, all with its labels."""
+        noise = torch.randn(2, *images.shape[1:], generator=stream(0, "trial"), dtype=images.dtype).to(images.device)
+        x = torch.cat([images[:1].detach(), noise])
+        y = labels[:1].expand(3, *labels.shape[1:])
+        updates = self._one_by_one(x, y)
+        finite = torch.stack([u.detach().flatten(1).isfinite().all(1) for u in updates.values()]).all(0)
+        finite[0] = True
+        return x[finite], y[finite]
+
+    def _try(
+        self,
+        set_up: Callable[[Tensor, Tensor], Callable[[Tensor], Products]],
+        x: Tensor,
+        y: Tensor,
+        alone: tuple[Products, Tensor],
+    ) -> str | None:
+        """Set a way up and compare it with the plain one; the reason where it cannot be used."""
         try:
-            tape = Tape(self._target)
-            parts = _by_name(tape(x, y))
-        except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-            return f"the tape cannot take the model ({_first_line(error)})"
+            found = self._slope(set_up(x, y), x)
+        except NotStraight as reason:
+            return str(reason)
+        except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+            return _first_line(error)
+        return None if _agree(found, alone) else "gives other numbers than autograd"
+
+    def _set_chain(self, x: Tensor, labels: Tensor, y: Tensor, first: Tensor) -> Callable[[Tensor], Products]:
+        if self._exact:
+            raise NotStraight("entries are compared one by one")
+        if labels.ndim != 2 or labels.dtype != torch.long or not bool((labels >= 0).all()):
+            raise NotStraight("labels are not one class an image")
+        self._chain = chain = Chain(self._target, self._observed, x.shape[1])
+        return lambda x: self._from_chain(chain, x, y, first)
+
+    def _set_tape(self, x: Tensor, y: Tensor, first: Tensor) -> Callable[[Tensor], Products]:
+        if self._target.step is not None:
+            raise NotStraight("the client trains locally, so weights differ between candidates")
+        self._tape = tape = Tape(self._target)
+        parts = _by_name(tape(x, y))
+        if tape.branches:
+            raise NotStraight("it branches on its data")
         missed = [name for name in self._parameters if name not in parts]
         if missed:
-            return f"no known layer uses {missed[0]!r}"
+            raise NotStraight(f"no known layer uses {missed[0]!r}")
         batch = x.shape[1]
         self._small = [n for n in self._parameters if all(isinstance(part, Vector) for part in parts[n])]
         self._contractions = {
@@ -190,18 +248,7 @@ class Matcher:
             self._vectors = Vectors([self._observed[n] for n in self._small], batch=batch, entries=self._exact)
         computed = [*self._contractions, *self._small]
         self._order = torch.tensor([computed.index(name) for name in self._parameters], device=x.device)
-        if not _agree(self._slope(lambda x: self._from_tape(tape, x, y, first), x), alone):
-            return "the tape gives other numbers than autograd, so layers are used in a way it does not follow"
-        self._tape = tape
-        return None
-
-    def _check_deterministic(self, alone: tuple[Products, Tensor], x: Tensor, y: Tensor, first: Tensor) -> None:
-        again = self._slope(lambda x: self._written_out(self._one_by_one(x, y), first), x)
-        if not _agree(again, alone):
-            raise ModelError(
-                "Two simulations of the same step differ: the model or loss draws random numbers. "
-                "An attack needs a deterministic model; take the randomness out of it or express it as a defense."
-            )
+        return lambda x: self._from_tape(tape, x, y, first)
 
     def _slope(self, products: Callable[[Tensor], Products], x: Tensor) -> tuple[Products, Tensor]:
         """Products and the slope of a mixture of them."""
@@ -238,10 +285,16 @@ def _columns(values: list[Tensor]) -> Tensor:
 
 
 def _agree(one: tuple[Products, Tensor], other: tuple[Products, Tensor]) -> bool:
-    """Equal but for rounding, on the scale of the largest value."""
-    tolerance = 1e-2 if one[1].dtype == torch.float32 else 1e-6
-    pairs = [(one[0].cross, other[0].cross), (one[0].simulated, other[0].simulated), (one[1], other[1])]
-    return all(float((a - b).abs().max()) <= tolerance * float(b.abs().max()) for a, b in pairs)
+    """Equal but for rounding: every tensor's products on their own scale, down to a floor of all tensors' scale."""
+    single = one[1].dtype == torch.float32
+    share, floor = (1e-2, 1e-6) if single else (1e-6, 1e-12)
+    pairs = [(one[0].cross, other[0].cross), (one[0].simulated, other[0].simulated)]
+    pairs.append((one[1].flatten(1).t(), other[1].flatten(1).t()))  # the slope, one candidate a column
+    for a, b in pairs:
+        allowed = share * b.abs().amax(0) + floor * b.abs().max()
+        if not bool(((a - b).abs().amax(0) <= allowed).all()):
+            return False
+    return True
 
 
 def _first_line(error: Exception) -> str:

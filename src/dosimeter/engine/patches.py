@@ -1,7 +1,7 @@
 """The windows of a convolution as rows of a matrix, and back; each is the derivative of the other.
 
 Images are (n, H, W, C) here: a window's row is then a few long runs of memory, and copying it is many times faster than
-`F.unfold`. Putting windows back adds those that do not overlap in one go, ceil(kernel / stride)^2 additions in all.
+`F.unfold`. Putting windows back adds those that do not overlap in one go, 2 * ceil(kernel / stride) additions in all.
 """
 
 from typing import Any, NamedTuple
@@ -39,6 +39,45 @@ def unfold(images: Tensor, window: Window) -> Tensor:
     return rows
 
 
+def copy_windows(padded: Tensor, window: Window, output: tuple[int, int], rows: Tensor) -> None:
+    """Copy all windows of padded images (n, H, W, C), contiguous, into rows (n, windows, kernel * kernel * C)."""
+    view = _windows(padded, window, output)
+    rows.view(view.shape).copy_(view)
+
+
+def add_windows(padded: Tensor, window: Window, output: tuple[int, int], rows: Tensor, bands: Tensor) -> None:
+    """Add rows to the windows of padded images that they belong to; the adjoint of `copy_windows`.
+
+    First along the width into `bands` (n, windows down, kernel, width, C), zero at the start, then along the height.
+    """
+    n, down, kernel, width, channels = bands.shape
+    right, size, row = output[1], rows.shape[2], padded.stride(1)
+    span = kernel * width * channels  # of one line of windows in the bands
+    apart = -(-window.span(1) // window.stride[1])  # windows this many places apart share no pixel
+    for j in range(min(apart, right)):
+        shape = (n, down, -(-(right - j) // apart), kernel, window.kernel[1], channels)
+        place = bands.as_strided(
+            shape,
+            (
+                down * span,
+                span,
+                apart * window.stride[1] * channels,
+                width * channels,
+                window.dilation[1] * channels,
+                1,
+            ),
+            j * window.stride[1] * channels,
+        )
+        source = (right * down * size, right * size, apart * size, window.kernel[1] * channels, channels, 1)
+        place.add_(rows.as_strided(shape, source, rows.storage_offset() + j * size))
+    apart = -(-window.span(0) // window.stride[0])
+    for i in range(min(apart, down)):
+        lines = (n, -(-(down - i) // apart), kernel, width * channels)
+        step = window.stride[0] * row
+        place = padded.as_strided(lines, (padded.stride(0), apart * step, window.dilation[0] * row, 1), i * step)
+        place.add_(bands.as_strided(lines, (down * span, apart * span, width * channels, 1), i * span))
+
+
 class _Unfold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: Tensor, window: Window) -> Tensor:
@@ -64,18 +103,8 @@ class _Fold(torch.autograd.Function):
         n, height, width, channels = shape
         (up, left), output = window.padding, window.output(height, width)
         padded = rows.new_zeros(n, height + 2 * up, width + 2 * left, channels)
-        rows = rows.contiguous()
-        # Windows this many places apart share no pixel, so they can be added together.
-        apart = (-(-window.span(0) // window.stride[0]), -(-window.span(1) // window.stride[1]))
-        size = rows.shape[2]
-        inner = (window.kernel[1] * channels, channels, 1)
-        for i in range(min(apart[0], output[0])):
-            for j in range(min(apart[1], output[1])):
-                place = _windows(
-                    padded, window, (-(-(output[0] - i) // apart[0]), -(-(output[1] - j) // apart[1])), (i, j), apart
-                )
-                strides = (rows.stride(0), apart[0] * output[1] * size, apart[1] * size, *inner)
-                place.add_(rows.as_strided(place.shape, strides, (i * output[1] + j) * size))
+        bands = rows.new_zeros(n, output[0], window.kernel[0], padded.shape[2], channels)
+        add_windows(padded, window, output, rows.contiguous(), bands)
         return padded[:, up : up + height, left : left + width]
 
     @staticmethod
@@ -83,19 +112,18 @@ class _Fold(torch.autograd.Function):
         return _Unfold.apply(images, ctx.window), None, None  # type: ignore[no-untyped-call]
 
 
-def _windows(
-    padded: Tensor,
-    window: Window,
-    output: tuple[int, int],
-    first: tuple[int, int] = (0, 0),
-    every: tuple[int, int] = (1, 1),
-) -> Tensor:
-    """The windows from `first` on, every so many, as a view (n, rows, columns, kernel, kernel, C) of padded images."""
-    n, _, _, channels = padded.shape
+def _windows(padded: Tensor, window: Window, output: tuple[int, int]) -> Tensor:
+    """The windows of contiguous padded images as a view (n, rows, columns, kernel, kernel, C)."""
+    channels = padded.shape[3]
     image, row = padded.stride()[:2]
-    down, right = window.stride[0] * row, window.stride[1] * channels
     return padded.as_strided(
-        (n, *output, *window.kernel, channels),
-        (image, every[0] * down, every[1] * right, window.dilation[0] * row, window.dilation[1] * channels, 1),
-        first[0] * down + first[1] * right,
+        (padded.shape[0], *output, *window.kernel, channels),
+        (
+            image,
+            window.stride[0] * row,
+            window.stride[1] * channels,
+            window.dilation[0] * row,
+            window.dilation[1] * channels,
+            1,
+        ),
     )

@@ -55,8 +55,10 @@ def plan(
     fitting = max(1, min(MOST, max(LEAST, TILE // (size * active))) // restarts)
     if target.mean.device.type != "cpu":
         fitting = victims  # a GPU wants all that memory allows
-    tile = min(fitting, -(-victims // cores), budget // each)
-    at_once = min(cores, -(-victims // tile), budget // (each * tile))
+    cores = min(cores, victims, budget // each)
+    tiles = -(-victims // min(fitting, budget // (each * cores)))
+    tile = -(-victims // (-(-tiles // cores) * cores))  # as many rounds as are needed, all workers busy in each
+    at_once = min(cores, -(-victims // tile))
     return Plan(tile, at_once, at_once * tile * each)
 
 
@@ -70,8 +72,11 @@ def _activations(target: Target) -> int:
 
     leaves = [m for m in target.model.modules() if not list(m.children())]
     hooks = [m.register_forward_hook(add) for m in leaves]
-    with torch.no_grad():
-        target.model(torch.zeros(1, *target.shape, dtype=target.mean.dtype, device=target.mean.device))
-    for hook in hooks:
-        hook.remove()
-    return count
+    images = 2  # batch norm with the statistics of its batch refuses one
+    try:
+        with torch.no_grad():
+            target.model(torch.zeros(images, *target.shape, dtype=target.mean.dtype, device=target.mean.device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return count // images

@@ -8,11 +8,13 @@ every image's gradient: an outer product a position for linear layers and convol
 import copy
 import types
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from dosimeter.engine.patches import Window, unfold
 from dosimeter.types import Target
@@ -22,6 +24,20 @@ WIDE = 16
 
 PATCHES_UP_TO = 200_000
 """Numbers in one image's windows up to which a convolution runs as a matrix product; larger ones run natively."""
+
+
+READS = {"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy"}
+"""How a model's program reads numbers off tensors, usually to decide what to do next."""
+
+
+class Branches(TorchFunctionMode):
+    """Notices a model that reads its data: what is right for one candidate may then be wrong for several at once."""
+
+    found = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found |= func.__name__ in READS
+        return func(*args, **(kwargs or {}))
 
 
 class Outer(NamedTuple):
@@ -51,7 +67,8 @@ class Vector(NamedTuple):
 
 
 Part = Outer | Conv | Vector
-Note = tuple[Tensor, Callable[[Tensor], list[Part]]]  # a layer's output, and the parts given what came back to it
+Note = tuple[Tensor, int, Callable[[Tensor], list[Part]]]
+"""A layer's output, how often it had been written to, and the parts given what came back to it."""
 
 
 class Tape:
@@ -66,6 +83,7 @@ class Tape:
         self._batch = 1
         self._notes: list[Note] = []
         self.how: dict[str, str] = {}
+        self.branches: bool | None = None  # whether the model read its data in the first call
         names = {id(p): name for name, p in self._model.named_parameters() if p.requires_grad}
         trained = set(names.values())
         for layer in self._model.modules():
@@ -109,15 +127,20 @@ class Tape:
         flat = images.flatten(0, 1)
         if not flat.requires_grad:
             flat = flat.detach().requires_grad_()  # what comes back to layers is taken by differentiating
-        output: Tensor = torch.func.functional_call(self._model, replaced, (flat,))
+        with nullcontext() if self.branches is not None else Branches() as watched:
+            output: Tensor = torch.func.functional_call(self._model, replaced, (flat,))
+        if watched is not None:
+            self.branches = watched.found
         notes, self._notes = self._notes, []
         loss = total_loss(self._target, output.reshape(n, self._batch, *output.shape[1:]), labels)
-        backs = torch.autograd.grad(loss, [out for out, _ in notes], create_graph=True, materialize_grads=True)
-        return [part for (_, parts), back in zip(notes, backs, strict=True) for part in parts(back)]
+        if any(out._version != version for out, version, _ in notes):
+            raise RuntimeError("the model overwrites the output of a layer")
+        backs = torch.autograd.grad(loss, [out for out, *_ in notes], create_graph=True, materialize_grads=True)
+        return [part for (*_, parts), back in zip(notes, backs, strict=True) for part in parts(back)]
 
     def note(self, output: Tensor, parts: Callable[[Tensor], list[Part]]) -> None:
         """Write a layer's output down, with what to make of what comes back to it."""
-        self._notes.append((output, parts))
+        self._notes.append((output, output._version, parts))
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of (n, C, ...) over the images and places of each candidate, (n, C, 1, ...)."""
@@ -132,9 +155,14 @@ def _whole(name: str) -> Callable[[Tensor], list[Part]]:
     return lambda back: [Vector(name, back.flatten(1))]
 
 
+def plain_classes(outputs: Tensor, labels: Tensor) -> bool:
+    """One class an image, none of them to be ignored: what cross-entropy can be summed over in one go."""
+    return outputs.ndim == 3 and labels.ndim == 2 and labels.dtype == torch.long and bool((labels >= 0).all())
+
+
 def total_loss(target: Target, outputs: Tensor, labels: Tensor) -> Tensor:
     """The sum of all candidates' losses for outputs (N, B, ...)."""
-    if target.loss is F.cross_entropy:
+    if target.loss is F.cross_entropy and plain_classes(outputs, labels):
         each = F.cross_entropy(outputs.flatten(0, 1), labels.flatten(0, 1), reduction="sum")
         return each / labels.shape[1]
     return torch.func.vmap(target.loss)(outputs, labels).sum()
@@ -156,9 +184,10 @@ def _outer(
     outputs: int | None = None,
 ) -> list[Part]:
     parts: list[Part] = []
-    if own["weight"] is not None:
-        tape.how[own["weight"]] = "outer products"
-        parts.append(Outer(own["weight"], inputs, back, kernel, outputs))
+    weight = own.get("weight")
+    if weight is not None:
+        tape.how[weight] = "outer products"
+        parts.append(Outer(weight, inputs, back, kernel, outputs))
     bias = own.get("bias")
     if bias is not None:
         tape.how[bias] = "a vector"
@@ -173,7 +202,7 @@ def _conv(tape: Tape, layer: nn.Conv2d, x: Tensor, own: dict[str, str | None]) -
         padding = (0, 0)
     else:
         padding = (int(layer.padding[0]), int(layer.padding[1]))
-    window = Window(*(_two(v) for v in (layer.kernel_size, layer.stride, padding, layer.dilation)))
+    window = Window(*(two(v) for v in (layer.kernel_size, layer.stride, padding, layer.dilation)))
     height, width = window.output(x.shape[2], x.shape[3])
     size = height * width * layer.weight[0].numel()
     if layer.groups > 1 or size > PATCHES_UP_TO:
@@ -194,11 +223,12 @@ def _native(
     tape: Tape, own: dict[str, str | None], layer: nn.Conv2d, x: Tensor, back: Tensor, padding: tuple[int, int]
 ) -> list[Part]:
     parts: list[Part] = []
-    if own["weight"] is not None:
-        tape.how[own["weight"]] = "native kernels, one candidate at a time"
+    weight = own.get("weight")
+    if weight is not None:
+        tape.how[weight] = "native kernels, one candidate at a time"
         geometry = copy.copy(layer)
         geometry.padding = padding
-        parts.append(Conv(own["weight"], x, back, geometry))
+        parts.append(Conv(weight, x, back, geometry))
     bias = own.get("bias")
     if bias is not None:
         tape.how[bias] = "a vector"
@@ -249,7 +279,8 @@ def _group_norm(tape: Tape, layer: nn.GroupNorm, x: Tensor, own: dict[str, str |
     return _affine(tape, own, F.group_norm(x, layer.num_groups, None, None, layer.eps), layer, (1,))
 
 
-def _two(value: Any) -> tuple[int, int]:
+def two(value: Any) -> tuple[int, int]:
+    """A setting of a convolution, (vertical, horizontal)."""
     return (int(value[0]), int(value[1])) if isinstance(value, tuple) else (int(value), int(value))
 
 

@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -21,13 +22,22 @@ def run(work: Callable[[T], R], tiles: Sequence[T], *, workers: int, stop: threa
         waiting = [pool.submit(_unless_stopped, work, tile, stop) for tile in tiles]
         while True:
             try:
-                results = [future.result() for future in waiting]
-                return [result[0] for result in results if result]
+                # In short waits: a signal that the system hands to a worker is heard only by a main thread that runs.
+                while wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION).not_done and not _failed(waiting):
+                    pass
             except KeyboardInterrupt:
                 stop.set()
-            except BaseException:
+                continue
+            if failed := _failed(waiting):
                 stop.set()
-                raise
+                raise failed
+            results = [future.result() for future in waiting]
+            return [result[0] for result in results if result]
+
+
+def _failed(waiting: Sequence[Future[Any]]) -> BaseException | None:
+    """What the first tile that failed raised."""
+    return next((future.exception() for future in waiting if future.done() and future.exception()), None)
 
 
 def _unless_stopped(work: Callable[[T], R], tile: T, stop: threading.Event) -> tuple[R] | None:
@@ -40,6 +50,20 @@ def one_thread_each() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with twice_differentiable():
+            yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Attention by plain operations inside the block, since its fused kernels have no second derivative.
+
+    The switch is the whole process's; whoever runs threads sets it around all of them.
+    """
+    if not torch.backends.cuda.flash_sdp_enabled():  # type: ignore[no-untyped-call]
+        yield
+        return
+    with sdpa_kernel(SDPBackend.MATH):
+        yield

@@ -1,0 +1,14 @@
+"""How fast the engine is, measured beside the usual way in one run: `dosimeter bench engine`.
+
+cases      what is measured, with the floors that the engine should reach
+ways       the same step done in several ways: the usual one, vmap, the engine's tiles
+breaching  the public package of that name, in an environment of its own (worker.py runs there)
+rounds     bursts of all ways in turn, so that a noisy neighbour hits all alike
+memory     the engine's peak memory
+measuring  the whole measurement          report   its tables, file and plot
+"""
+
+from dosimeter.benchmarks.measuring import FULL, QUICK, Effort, run
+from dosimeter.benchmarks.report import prepare, show, write
+
+__all__ = ["FULL", "QUICK", "Effort", "prepare", "run", "show", "write"]

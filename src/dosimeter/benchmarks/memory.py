@@ -1,0 +1,68 @@
+"""The engine's peak memory, a fresh process a case: a process's peak cannot be set back, and other ways would hide it.
+
+    python -m dosimeter.benchmarks.memory < cases.json > bytes.json
+
+imports torch once and then forks for every case, before torch has started any thread.
+"""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from dosimeter.benchmarks.cases import Case
+from dosimeter.benchmarks.ways import Ready, tiled
+
+
+def peaks(cases: Sequence[Case]) -> list[int | None]:
+    """Bytes that observations, factors and steps take at most, above the program itself; None where nobody counts.
+
+    A process holds as many tiles as run side by side, which is what an audit of any number of victims holds.
+    """
+    if not cases or not hasattr(os, "fork"):
+        return [None for _ in cases]
+    command, asked = [sys.executable, "-m", __name__], json.dumps([asdict(case) for case in cases])
+    answer = subprocess.run(command, input=asked, capture_output=True, text=True, check=False).stdout
+    found: list[int | None] = json.loads(answer) if answer else [None for _ in cases]
+    return found
+
+
+def _apart(case: Case) -> int | None:
+    """What a process of its own grew by; None when it did not live to tell."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, str(_grown(case)).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return int(said) if said else None
+
+
+def _grown(case: Case) -> int:
+    _step(Case(name="warm", model="lenet", victims=1))  # loads what torch loads at first use
+    before = _highest()
+    _step(case)
+    return _highest() - before
+
+
+def _step(case: Case) -> None:
+    tiled(Ready(case, lean=True), seconds=0.0)()
+
+
+def _highest() -> int:
+    """The most bytes that this process ever held."""
+    import resource
+
+    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return highest if sys.platform == "darwin" else 1024 * highest
+
+
+if __name__ == "__main__":
+    importlib.import_module("torch._dynamo")  # torch.func does at its first use: here once, not once a case
+    json.dump([_apart(Case(**given)) for given in json.load(sys.stdin)], sys.stdout)

@@ -1,0 +1,179 @@
+"""A measurement on a terminal, as `bench.json` and as the plot `bench.svg`."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from math import log
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dosimeter.errors import OutputError
+from dosimeter.reports import plot
+from dosimeter.reports.markup import Html, tag
+from dosimeter.reports.plot import Frame
+
+FILE, PLOT = "bench.json", "bench.svg"
+COLOURS = {"usual": "#8a6d3b", "breaching": "#b8452b", "vmap": "#5b6573", "engine": "#2b7a84"}
+STYLE = """
+text { font: 13px sans-serif; fill: #5b6573; } .axis { stroke: #5b6573; } .grid { stroke: #e2dfd7; }
+polyline { fill: none; stroke-width: 2.5; } circle { stroke: none; }
+"""
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder, before minutes of measuring are lost to a wrong path."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        raise OutputError(f"Cannot write to {folder}: {error.strerror}; name another folder with --out.") from None
+
+
+def write(found: dict[str, Any], folder: Path) -> None:
+    """Both files, each there as a whole or not at all; those of an older measurement give way."""
+    texts = {FILE: json.dumps(found, indent=1, allow_nan=False) + "\n", PLOT: draw(found)}
+    try:
+        with tempfile.TemporaryDirectory(prefix=".dosimeter-", dir=folder) as draft:
+            for name, text in texts.items():
+                (Path(draft) / name).write_text(text, encoding="utf-8")
+                os.replace(Path(draft) / name, folder / name)
+    except OSError as error:
+        raise OutputError(f"Cannot write to {folder}: {error.strerror}; name another folder with --out.") from None
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """Print tables: the ways, the engine beside the best of them and the machine, and the series."""
+    if found["cases"]:
+        console.print(_ways(found["cases"]), _engine(found["cases"]))
+        for said in dict.fromkeys(case["breaching"] for case in found["cases"]):
+            console.print(f"breaching: {escape(said)}", soft_wrap=True, highlight=False)
+        for note in filter(None, map(_cut, found["cases"])):
+            console.print(note, soft_wrap=True, highlight=False)
+    for series in found["series"]:
+        console.print(_sizes(series))
+
+
+def _ways(cases: Sequence[dict[str, Any]]) -> Table:
+    table = _table("case", "way", "image-steps/s", "min", "max", title="One step of every way, median of the rounds")
+    for case in cases:
+        for n, (name, rate) in enumerate(case["ways"].items()):
+            cells = (f"{rate[key]:,.1f}" for key in ("median", "min", "max"))
+            last = n == len(case["ways"]) - 1
+            table.add_row(case["name"] if n == 0 else "", name, *cells, end_section=last)
+    return table
+
+
+def _engine(cases: Sequence[dict[str, Any]]) -> Table:
+    table = _table("case", "victims", "ratio", "floor", "verdict", "MiB", "GFLOP/s", "peak")
+    table.title = "The engine: ratio to the best of usual and breaching"
+    for case in cases:
+        memory = "?" if case["peak_bytes"] is None else f"{case['peak_bytes'] / 2**20:,.0f}"
+        peaks = " / ".join(f"{rate['median']:.0f}" for rate in case["peak_gflops"].values())
+        ratio, floor = f"{case['ratio']:.1f}", f"{case['floor']:g}"
+        table.add_row(
+            case["name"], str(case["victims"]), ratio, floor, case["verdict"], memory, f"{case['gflops']:.1f}", peaks
+        )
+    table.caption = "peak: products of 1024x1024 matrices on one thread / on every core at once"
+    return table
+
+
+def _cut(case: dict[str, Any]) -> str:
+    """What was measured on fewer victims than asked for."""
+    asked = case["victims_asked"]
+    cut = [f"{case['victims']} of {asked} victims" if case["victims"] < asked else ""]
+    cut.append(f"vmap {case['victims_vmap']} at once" if case["victims_vmap"] < case["victims"] else "")
+    cut = [part for part in cut if part]
+    return f"{case['name']}: {', '.join(cut)}, as many as the memory budget holds" if cut else ""
+
+
+def _sizes(series: dict[str, Any]) -> Table:
+    name = series["name"]
+    table = _table("size", "victims", "tile", "µs an image-step", "min", "max", "of the first")
+    table.title = f"Cost of the engine by {name}, {series['model']}"
+    for point in series["points"]:
+        cells = (f"{point[key]:,.1f}" for key in ("median", "min", "max"))
+        relative = f"{point['median'] / series['points'][0]['median']:.2f}"
+        table.add_row(str(point["size"]), str(point["victims"]), str(point["tile"]), *cells, relative)
+    if limit := series.get("limit"):
+        table.caption = (
+            f"From {limit['from']} to {limit['to']} {name} the cost grows {limit['growth']:.2f} times, "
+            f"at most {limit['most']:g} wanted: {limit['verdict']}"
+        )
+    return table
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", caption_justify="left")
+    for column in columns:
+        words = column in ("case", "way", "verdict")
+        table.add_column(column, justify="left" if words else "right", overflow="fold")
+    return table
+
+
+def draw(found: dict[str, Any]) -> Html:
+    """Above, image-steps a second of every way and case with their lowest and highest round; below, the series."""
+    parts = [_rates(found["cases"])] if found["cases"] else []
+    parts += [_growth(found["series"])] if found["series"] else []
+    height = plot.HEIGHT * len(parts)
+    moved = (tag("g", part, transform=f"translate(0 {n * plot.HEIGHT})") for n, part in enumerate(parts))
+    back = tag("rect", width=plot.WIDTH, height=height, fill="#ffffff")
+    space = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {plot.WIDTH} {height}"}
+    return tag("svg", tag("style", Html(STYLE)), back, *moved, **space)
+
+
+def _rates(cases: Sequence[dict[str, Any]]) -> Html:
+    frame = Frame(top=34)
+    values = [rate[key] for case in cases for rate in case["ways"].values() for key in ("min", "max")]
+    up, ticks = _logarithmic(values, frame.y)
+    marks = []
+    for n, case in enumerate(cases):
+        for m, (name, rate) in enumerate(case["ways"].items()):
+            x = frame.x((n + (m + 1) / (len(case["ways"]) + 1)) / len(cases))
+            colour = COLOURS[name.partition(",")[0]]
+            low, high = plot.at(up(rate["min"])), plot.at(up(rate["max"]))
+            marks.append(tag("line", x1=plot.at(x), x2=plot.at(x), y1=low, y2=high, stroke=colour, stroke_width=2))
+            marks.append(tag("circle", cx=plot.at(x), cy=plot.at(up(rate["median"])), r=4, fill=colour))
+    shown = dict.fromkeys(name.partition(",")[0] for case in cases for name in case["ways"])
+    below = [(frame.x((n + 0.5) / len(cases)), case["name"]) for n, case in enumerate(cases)]
+    return tag("g", plot.axes(frame, ticks, below, x="", y="image-steps/s"), *marks, *_legend(frame, list(shown)))
+
+
+def _growth(series: Sequence[dict[str, Any]]) -> Html:
+    """Cost and size relative to the smallest size."""
+    frame, colours = Frame(top=34), dict(zip((s["name"] for s in series), list(COLOURS.values())[::-1], strict=False))
+    first = {s["name"]: s["points"][0] for s in series}
+    sizes = [p["size"] / first[s["name"]]["size"] for s in series for p in s["points"]]
+    costs = [p["median"] / first[s["name"]]["median"] for s in series for p in s["points"]]
+    (across, below), (up, left) = _logarithmic(sizes, frame.x), _logarithmic(costs, frame.y)
+    lines = []
+    for s in series:
+        base = first[s["name"]]
+        places = [(across(p["size"] / base["size"]), up(p["median"] / base["median"])) for p in s["points"]]
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        lines.append(tag("polyline", points=points, stroke=colours[s["name"]]))
+    names = "size, relative to the smallest", "cost of an image-step"
+    return tag("g", plot.axes(frame, left, below, x=names[0], y=names[1]), *lines, *_legend(frame, colours))
+
+
+def _logarithmic(
+    values: Sequence[float], place: Callable[[float], float]
+) -> tuple[Callable[[float], float], plot.Ticks]:
+    low, high, ticks = plot.log_axis(min(values), max(values))
+
+    def at(value: float) -> float:
+        return place(log(value / low) / log(high / low))
+
+    return at, [(at(tick), plot.short(tick)) for tick in ticks]
+
+
+def _legend(frame: Frame, names: Sequence[str] | dict[str, str]) -> list[Html]:
+    colours = names if isinstance(names, dict) else COLOURS
+    places = ((frame.left + 110 * n, name) for n, name in enumerate(names))
+    return [tag("text", name, x=x, y=18, style=f"fill: {colours[name]}; font-weight: bold") for x, name in places]

@@ -1,0 +1,186 @@
+"""One step in several ways: the cosine between simulated and observed gradients, and its slope in the images.
+
+All ways see the same victims and give the same slopes. Setting them up, observations and factors included, is not
+timed, and neither is moving the images along the slope.
+"""
+
+import copy
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from dosimeter import engine, models, rng
+from dosimeter.attacks.likelihoods import Cosine
+from dosimeter.benchmarks.cases import CLASSES, SHAPE, Case
+from dosimeter.benchmarks.rounds import Burst, on_threads, repeat
+from dosimeter.types import Gradient, Loss, Target
+
+SEED = 0
+COPIES = 12
+"""Gradients that vmap holds for one victim: simulated, observed, their products, all of them again backwards."""
+SIDE = 1024
+"""Of the square matrices whose product is the peak of the machine."""
+
+
+class Tile(NamedTuple):
+    """Candidates that step together; the matcher holds what was observed of their victims."""
+
+    matcher: engine.Matcher
+    images: Tensor  # (N, B, C, H, W)
+    labels: Tensor  # (N, B)
+    owner: Tensor  # (N,)
+
+    def slope(self) -> Tensor:
+        """(N, B, C, H, W): one step."""
+        images = self.images.detach().requires_grad_()
+        match = Cosine().loss(self.matcher(images, self.labels, self.owner))
+        return torch.autograd.grad(match.sum(), images)[0]
+
+    @property
+    def work(self) -> int:
+        """Image-steps of a step."""
+        return self.labels.numel()
+
+
+class Ready:
+    """One case, set up. Of more victims than the budget holds at once, as an audit would hold them, the first tiles."""
+
+    def __init__(self, case: Case, *, lean: bool = False) -> None:
+        """A lean one holds no more tiles than run side by side."""
+        self.case = case
+        with on_threads(1):
+            self.target = _target(case)
+            self.plan = engine.plan(self.target, victims=case.victims, batch=case.batch, restarts=1)
+            size, workers = self.plan.victims, self.plan.workers
+            fitting = workers if lean else max(workers, engine.DEFAULT_BUDGET // (self.plan.bytes // workers))
+            self.victims = min(case.victims, size * fitting)
+            private, self.labels = draw(self.victims, case.batch, "private")
+            self.observed = _observe(self.target, case, private, self.labels)
+            self.images, _ = draw(self.victims, case.batch, "candidates")
+            self.tiles = [self.tile(first, min(first + size, self.victims)) for first in range(0, self.victims, size)]
+
+    def tile(self, first: int, last: int, way: Literal["vmap"] | None = None) -> Tile:
+        """The victims from first to before last, with a model of their own: threads cannot share one."""
+        target = replace(self.target, model=copy.deepcopy(self.target.model))
+        observed = {name: g[first:last] for name, g in self.observed.items()}
+        matcher = engine.Matcher(target, observed, way=way)
+        tile = Tile(matcher, self.images[first:last], self.labels[first:last], torch.arange(last - first))
+        with on_threads(1):
+            tile.slope()  # the matcher makes its choice
+        return tile
+
+
+def draw(victims: int, batch: int, purpose: str) -> tuple[Tensor, Tensor]:
+    """Images of noise (V, B, C, H, W) and labels (V, B)."""
+    stream = rng.stream(SEED, "bench", purpose)
+    labels = torch.randint(CLASSES, (victims, batch), generator=stream)
+    return torch.rand(victims, batch, *SHAPE, generator=stream), labels
+
+
+def usual_slope(model: nn.Module, loss: Loss, observed: Sequence[Tensor], images: Tensor, labels: Tensor) -> Tensor:
+    """(B, C, H, W): the step of public tools, for one victim: differentiate twice, with every gradient written out."""
+    images = images.detach().requires_grad_()
+    weights = [p for p in model.parameters() if p.requires_grad]
+    simulated = torch.autograd.grad(loss(model(images), labels), weights, create_graph=True)
+    cross = torch.stack([(s * o).sum() for s, o in zip(simulated, observed, strict=True)]).sum()
+    norms = [torch.stack([g.square().sum() for g in gradient]).sum().sqrt() for gradient in (simulated, observed)]
+    return torch.autograd.grad(1 - cross / norms[0] / norms[1], images)[0]
+
+
+def usual(ready: Ready, threads: int, seconds: float) -> Burst:
+    """One victim after another."""
+    model, turn = copy.deepcopy(ready.target.model), 0
+
+    def step() -> float:
+        nonlocal turn
+        v = turn % ready.victims
+        turn += 1
+        seen = [g[v] for g in ready.observed.values()]
+        usual_slope(model, ready.target.loss, seen, ready.images[v], ready.labels[v])
+        return ready.case.batch
+
+    def burst() -> float:
+        with on_threads(threads):
+            return repeat(step, seconds)
+
+    return burst
+
+
+def vmapped(ready: Ready, seconds: float) -> tuple[Burst, int]:
+    """`torch.func` over all victims at once, or as many as the budget holds, on one thread; and how many these are."""
+    each = COPIES * sum(g[0].numel() * g.element_size() for g in ready.observed.values())
+    many = min(ready.victims, max(1, engine.DEFAULT_BUDGET // each))
+    tile = ready.tile(0, many, "vmap")
+
+    def step() -> float:
+        tile.slope()
+        return tile.work
+
+    def burst() -> float:
+        with on_threads(1):
+            return repeat(step, seconds)
+
+    return burst, many
+
+
+def tiled(ready: Ready, seconds: float) -> Burst:
+    """The engine as an audit runs it: tiles side by side, a thread each, all of them the same number of steps."""
+    work = sum(tile.work for tile in ready.tiles)
+
+    def rate(steps: int) -> float:
+        def walk(tile: Tile) -> None:
+            for _ in range(steps):
+                tile.slope()
+
+        begin = perf_counter()
+        engine.threads.run(walk, ready.tiles, workers=ready.plan.workers, stop=threading.Event())
+        return steps * work / (perf_counter() - begin)
+
+    steps = max(1, round(seconds * rate(1) / work))
+    return lambda: rate(steps)
+
+
+def multiply(threads: int, seconds: float) -> Burst:
+    """The machine's peak: floating-point operations a second of so many matrix products side by side, a thread each."""
+    a, b = torch.rand(2, SIDE, SIDE, generator=rng.stream(SEED, "bench", "peak"))
+
+    def step() -> float:
+        torch.mm(a, b)
+        return 2.0 * SIDE**3
+
+    def work(_: int) -> float:
+        return repeat(step, seconds)
+
+    return lambda: sum(engine.threads.run(work, range(threads), workers=threads, stop=threading.Event()))
+
+
+def flops(tile: Tile) -> float:
+    """Floating-point operations in the matrix products and convolutions of the engine's step, for one image."""
+    with on_threads(1), FlopCounterMode(display=False) as counter:
+        tile.slope()
+    return float(counter.get_total_flops()) / tile.work
+
+
+def _target(case: Case) -> Target:
+    scale = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
+    model = models.build(case.model, shape=SHAPE, classes=CLASSES, seed=SEED, settings=case.settings, **scale).eval()
+    return Target(model, F.cross_entropy, SHAPE, *models.normalisation(model, SHAPE[0]))
+
+
+def _observe(target: Target, case: Case, images: Tensor, labels: Tensor) -> Gradient:
+    """{name: (V, ...)}, written into one tensor each, since several copies of all gradients would not fit."""
+    names, weights = zip(*((n, p) for n, p in target.model.named_parameters() if p.requires_grad), strict=True)
+    observed = {name: torch.empty(len(images), *p.shape) for name, p in zip(names, weights, strict=True)}
+    noise = rng.stream(SEED, "bench", "noise")
+    for v, (x, y) in enumerate(zip(images, labels, strict=True)):
+        update: Iterable[Tensor] = torch.autograd.grad(target.loss(target.model(x), y), weights)
+        for name, g in zip(names, update, strict=True):
+            observed[name][v] = g + case.sigma * torch.randn(g.shape, generator=noise) if case.sigma else g
+    return observed

@@ -1,0 +1,88 @@
+"""Run by the python of an environment that has breaching, which need not have dosimeter: times breaching's own loop.
+
+    python worker.py '{"package": ..., "model": "cnn", "settings": {}, "shape": [3, 32, 32], "classes": 10, "batch": 1}'
+
+answers with breaching's version, then every line {"threads": 1, "seconds": 0.5} with {"rate": image-steps a second}.
+Its steps are those of its Inverting Gradients with a cosine match and without total variation; unlike those of the
+other ways they include Adam's move. Whatever goes wrong ends the process, with the reason on standard error.
+"""
+
+import json
+import sys
+import types
+from importlib.metadata import version
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def build(job: dict[str, Any]) -> torch.nn.Module:
+    """The same model as the other ways'. A bare package stands in for ours, whose own start imports all the rest."""
+    package = types.ModuleType("dosimeter")
+    package.__path__ = [job["package"]]
+    sys.modules["dosimeter"] = package
+    from dosimeter import models
+
+    scale = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
+    made = models.build(
+        job["model"], shape=job["shape"], classes=job["classes"], seed=0, settings=job["settings"], **scale
+    )
+    return made.eval()
+
+
+class Loop:
+    """Breaching's attack on one victim, as its minimal_example.py sets it up."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        import breaching  # type: ignore[import-not-found]
+        from omegaconf import OmegaConf  # type: ignore[import-not-found]
+
+        model, loss, self.batch = build(job), torch.nn.CrossEntropyLoss(), job["batch"]
+        self.settings = breaching.get_attack_config("invertinggradients")
+        self.settings.regularization.total_variation.scale = 0.0
+        setup = {"device": torch.device("cpu"), "dtype": torch.float}
+        self.attacker = breaching.attacks.prepare_attack(model, loss, self.settings, setup)
+        self.begun: list[float] = []
+        self.attacker.objective.register_forward_pre_hook(lambda *_: self.begun.append(perf_counter()))
+        about = {"modality": "vision", "task": "classification", "shape": job["shape"], "classes": job["classes"]}
+        about |= {"normalize": False, "mean": [0.0] * 3, "std": [1.0] * 3, "size": 1}
+        self.server = [
+            {
+                "parameters": [p.detach() for p in model.parameters()],
+                "buffers": list(model.buffers()),
+                "metadata": OmegaConf.create(about),
+            }
+        ]
+        images, labels = torch.rand(self.batch, *job["shape"]), torch.randint(job["classes"], (self.batch,))
+        self.gradient = torch.autograd.grad(loss(model(images), labels), list(model.parameters()))
+        self.labels: Tensor = labels
+
+    def seconds(self, steps: int) -> float:
+        """How long so many of its steps take, from the begin of one to the begin of another; its set-up is left out."""
+        about = {"num_data_points": self.batch, "labels": self.labels.clone(), "local_hyperparams": None}
+        shared = [{"gradients": [g.clone() for g in self.gradient], "buffers": None, "metadata": about}]
+        self.settings.optim.max_iterations = steps + 1
+        self.begun.clear()
+        self.attacker.reconstruct(self.server, shared, {}, dryrun=False)
+        return self.begun[steps] - self.begun[0]
+
+
+def main() -> None:
+    answers, sys.stdout = sys.stdout, sys.stderr  # what breaching prints must not come between the answers
+    loop = Loop(json.loads(sys.argv[1]))
+    print(json.dumps({"version": version("breaching")}), file=answers, flush=True)
+    pace: dict[int, float] = {}
+    for line in sys.stdin:
+        asked = json.loads(line)
+        torch.set_num_threads(asked["threads"])
+        if asked["threads"] not in pace:
+            pace[asked["threads"]] = loop.seconds(1)
+        steps = max(1, round(asked["seconds"] / pace[asked["threads"]]))
+        each = pace[asked["threads"]] = loop.seconds(steps) / steps
+        print(json.dumps({"rate": loop.batch / each}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""Straight networks by hand: products of gradients and their slope in four passes, without autograd.
+
+A network whose layers follow one another (linear layers, convolutions, batch norm with running statistics, ReLU,
+sigmoid, flattening, constant scaling) under cross-entropy needs no graph. See `ops` for the passes.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from dosimeter.engine.contract import Owner, cheaper_dense, is_same
+from dosimeter.engine.matrix import Matrix
+from dosimeter.engine.ops import BatchNorm, Flatten, Learned, Memory, Op, ReLU, Scale, Sigmoid
+from dosimeter.engine.patches import Window
+from dosimeter.engine.tape import PATCHES_UP_TO, READS, two
+from dosimeter.types import Gradient, Target
+
+
+class NotStraight(Exception):  # noqa: N818  it is an answer, not a failure
+    """Why a network cannot be run as a chain."""
+
+
+class Chain:
+    """A network as a list of layers.
+
+    Args:
+        target: the model and its loss.
+        observed: {name: (V, ...)} of all parameters.
+        batch: images of one candidate.
+    """
+
+    def __init__(self, target: Target, observed: Gradient, batch: int) -> None:
+        if target.loss is not F.cross_entropy or target.step is not None:
+            raise NotStraight("the loss is not cross-entropy on one gradient")
+        self.batch, self.memory = batch, Memory()
+        self._owner: Owner = None
+        self.calls = 0
+        self._ops = _Reader(target, observed, batch, self.memory).read()
+        self._learned: list[Learned] = [op for op in self._ops if isinstance(op, Matrix | BatchNorm)]
+        names = [name for op in self._learned for name in op.names]
+        if sorted(names) != sorted(observed):
+            raise NotStraight("some parameters are used outside known layers, or twice")
+        self._order = torch.tensor([names.index(name) for name in observed], device=target.mean.device)
+        self._back = torch.argsort(self._order)
+        if target.compiled:
+            self.step, self.slope = torch.compile(self.step), torch.compile(self.slope)  # type: ignore[method-assign]
+        self.forms = {op.names[0]: op.form if isinstance(op, Matrix) else "vector" for op in self._learned}
+
+    def __call__(self, images: Tensor, labels: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
+        """<simulated, observed> and |simulated|^2, (N, P), differentiable once in the images (N, B, C, H, W)."""
+        cross, squared = _Passes.apply(images, labels, owner, self)  # type: ignore[no-untyped-call]
+        return cross, squared
+
+    def step(self, images: Tensor, labels: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
+        """The client's step for all images at once: forward, backward, products."""
+        if not is_same(owner, self._owner):
+            for layer in self._learned:
+                layer.take(owner)
+            self._owner = (owner, owner._version)
+        self.calls += 1
+        self.memory.begin(len(images) * self.batch)
+        a = images.flatten(0, 1).permute(0, 2, 3, 1).contiguous()
+        for op in self._ops:
+            a = op.forward(a)
+        self._chances = torch.softmax(a, 1)
+        back: Tensor | None = self._chances.clone()
+        assert back is not None
+        back[torch.arange(len(a), device=a.device), labels.flatten()] -= 1
+        back /= self.batch
+        first = self._ops.index(self._learned[0])
+        for place in range(len(self._ops) - 1, first - 1, -1):
+            assert back is not None
+            back = self._ops[place].backward(back, needed=place > first)
+        rows = [row for op in self._learned for row in op.products()]
+        cross, squared = (torch.stack(column, 1)[:, self._order] for column in zip(*rows, strict=True))
+        return cross, squared
+
+    def slope(self, cross: Tensor, squared: Tensor, shape: torch.Size) -> Tensor:
+        """The slope in the images, given the match's slopes (N, P) in the products of the last step."""
+        pairs = list(zip(cross[:, self._back].unbind(1), squared[:, self._back].unbind(1), strict=True))
+        for layer in self._learned:
+            layer.turn([pairs.pop(0) for _ in layer.names])
+        da: Tensor | None = None
+        for op in self._ops:
+            da = op.tangent(da)
+        assert da is not None
+        p = self._chances
+        back = (p * (da - (p * da).sum(1, keepdim=True))) / self.batch
+        for op in reversed(self._ops):
+            back = op.returning(back)
+        return back.permute(0, 3, 1, 2).reshape(shape).clone()  # never memory that the next step writes to
+
+
+class _Passes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, labels: Tensor, owner: Tensor, chain: Chain) -> tuple[Tensor, Tensor]:
+        ctx.chain, ctx.asked = chain, (images, labels, owner)
+        products = chain.step(images, labels, owner)
+        ctx.call = chain.calls
+        return products
+
+    @staticmethod
+    def backward(ctx: Any, cross: Tensor, squared: Tensor) -> tuple[Tensor, None, None, None]:
+        if ctx.call != ctx.chain.calls:  # another step was taken since, in the same memory
+            ctx.chain.step(*ctx.asked)
+            ctx.call = ctx.chain.calls
+        return ctx.chain.slope(cross, squared, ctx.asked[0].shape), None, None, None
+
+
+class _Recorder(TorchFunctionMode):
+    """Writes down every call of a torch function that gives a tensor; on this thread alone, unlike a tracer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Tensor]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.__name__ in READS:
+            raise NotStraight("it branches on its data")
+        if isinstance(out, Tensor):
+            self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+
+class _Reader:
+    """Reads a model's layers off one run of it."""
+
+    def __init__(self, target: Target, observed: Gradient, batch: int, memory: Memory) -> None:
+        self._target, self._observed, self._batch, self._memory = target, observed, batch, memory
+        self._names = {id(p): name for name, p in target.model.named_parameters() if p.requires_grad}
+
+    def read(self) -> list[Op]:
+        channels, height, width = self._target.shape
+        now = self._target.mean.new_zeros(1, channels, height, width)
+        try:
+            with torch.no_grad(), _Recorder() as recorder:
+                output = self._target.model(now)
+        except (RuntimeError, ValueError, TypeError) as reason:  # such as batch statistics of a single image
+            raise NotStraight(f"one image alone cannot pass ({type(reason).__name__})") from None
+        ops: list[Op] = []
+        shape: tuple[int, ...] = (height, width, channels)
+        for func, args, kwargs, out in recorder.calls:
+            if not args or args[0] is not now or any(value is now for value in (*args[1:], *kwargs.values())):
+                raise NotStraight(f"{func.__name__} takes something else than the output of the layer before")
+            now = out
+            op = self._op(func.__name__, args[1:], kwargs, shape)
+            last = ops[-1] if ops else None
+            if isinstance(op, Scale) and isinstance(last, Scale):
+                op = last.then(op)
+                ops.pop()
+            if op is not None:
+                ops.append(op)
+                shape = tuple(op.forward(self._target.mean.new_zeros(1, *shape)).shape[1:])
+        if output is not now:
+            raise NotStraight("the model returns something else than its last layer's output")
+        return [op for op in ops if not (isinstance(op, Scale) and op.nothing())]
+
+    def _op(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], shape: tuple[int, ...]) -> Op | None:
+        if name == "dropout" and not (kwargs.get("training", args[1] if len(args) > 1 else True)):
+            return None
+        if name == "relu":
+            return ReLU()
+        if name == "sigmoid":
+            return Sigmoid()
+        if name == "flatten" and (*args, *kwargs.values())[:2] in ((1,), (1, -1)):
+            return Flatten()
+        if name in _SCALES and len(args) == 1 and not kwargs:
+            return self._scale(name, args[0])
+        if name == "linear" and len(shape) == 1:
+            weight, bias = _arguments(args, kwargs, weight=None, bias=None)
+            return self._matrix(weight, bias, None, 1)
+        if name == "conv2d":
+            given = _arguments(args, kwargs, weight=None, bias=None, stride=1, padding=0, dilation=1, groups=1)
+            return self._conv(*given, shape=shape)
+        if name == "batch_norm":
+            given = _arguments(
+                args,
+                kwargs,
+                running_mean=None,
+                running_var=None,
+                weight=None,
+                bias=None,
+                training=False,
+                momentum=0,
+                eps=1e-5,
+            )
+            return self._batch_norm(*given)
+        raise NotStraight(f"{name} is not run by hand")
+
+    def _scale(self, name: str, value: Any) -> Op:
+        if id(value) in self._names:
+            raise NotStraight("a parameter is used outside known layers")
+        constant = torch.as_tensor(value, dtype=self._target.mean.dtype, device=self._target.mean.device)
+        if constant.ndim not in (0, 3):
+            raise NotStraight("a constant is not one number a channel")
+        constant = constant.movedim(0, -1) if constant.ndim == 3 else constant
+        one, zero = torch.ones_like(constant), torch.zeros_like(constant)
+        kind = _SCALES[name]
+        if kind == "add":
+            return Scale(one, constant)
+        if kind == "sub":
+            return Scale(one, -constant)
+        return Scale(constant if kind == "mul" else 1 / constant, zero)
+
+    def _conv(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        groups: int,
+        *,
+        shape: tuple[int, ...],
+    ) -> Op:
+        if groups != 1 or isinstance(padding, str):
+            raise NotStraight("a convolution has groups or padding by a word")
+        window = Window((weight.shape[2], weight.shape[3]), *(two(v) for v in (stride, padding, dilation)))
+        height, width = window.output(shape[0], shape[1])
+        if height * width * weight[0].numel() > PATCHES_UP_TO:
+            raise NotStraight("a convolution is large enough for native kernels")
+        return self._matrix(weight, bias, window, height * width)
+
+    def _matrix(self, weight: Tensor, bias: Tensor | None, window: Window | None, positions: int) -> Op:
+        names = self._all_names(weight, bias)
+        observed = [self._observed[name] for name in names]
+        matrix = weight.detach()
+        if window is not None:
+            observed[0] = observed[0].permute(0, 1, 3, 4, 2).flatten(2)
+            matrix = matrix.permute(0, 2, 3, 1).flatten(1)
+        dense = positions * self._batch > 1 or cheaper_dense(1, matrix.shape[1], matrix.shape[0])
+        return Matrix(
+            matrix.contiguous(),
+            None if bias is None else bias.detach(),
+            window,
+            names,
+            observed,
+            batch=self._batch,
+            dense=dense,
+            memory=self._memory,
+        )
+
+    def _batch_norm(
+        self, mean: Any, variance: Any, weight: Any, bias: Any, training: bool, _momentum: float, eps: float
+    ) -> Op:
+        if mean is None or training or weight is None or bias is None:
+            raise NotStraight("batch norm uses the statistics of the batch, or has no parameters")
+        names = self._all_names(weight, bias)
+        observed = [self._observed[name] for name in names]
+        inverse = (variance + eps).rsqrt()
+        return BatchNorm(inverse, -mean * inverse, weight.detach(), bias.detach(), names, observed, self._batch)
+
+    def _all_names(self, *parameters: Tensor | None) -> tuple[str, ...]:
+        names = [self._names.get(id(p)) for p in parameters if p is not None]
+        if None in names:
+            raise NotStraight("a layer's parameters are partly frozen or made from others")
+        return tuple(str(name) for name in names)
+
+
+_SCALES = {
+    "add": "add",
+    "__add__": "add",
+    "sub": "sub",
+    "__sub__": "sub",
+    "mul": "mul",
+    "__mul__": "mul",
+    "div": "div",
+    "true_divide": "div",
+    "__truediv__": "div",
+}
+
+
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any], **defaults: Any) -> list[Any]:
+    """A call's arguments after the first, by position or name, with their defaults."""
+    given = dict(zip(defaults, args, strict=False)) | kwargs
+    return [given.get(key, default) for key, default in defaults.items()]

@@ -1,0 +1,182 @@
+"""The benchmark: that it says what it measured, and that all ways it times do the same work."""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from dosimeter.benchmarks import breaching, report
+from dosimeter.benchmarks.cases import CASES, Case
+from dosimeter.benchmarks.rounds import interleave, repeat
+from dosimeter.benchmarks.ways import Ready, usual_slope
+from dosimeter.cli import app
+
+FAKE = """
+import types
+import torch
+
+def get_attack_config(attack):
+    assert attack == "invertinggradients"
+    space = types.SimpleNamespace
+    return space(regularization=space(total_variation=space(scale=0.2)), optim=space(max_iterations=24_000))
+
+class Attacker:
+    def __init__(self, model, loss, cfg, setup):
+        assert cfg.regularization.total_variation.scale == 0
+        self.model, self.loss, self.cfg, self.objective = model, loss, cfg, torch.nn.Identity()
+
+    def reconstruct(self, server, shared, secrets, dryrun):
+        print("chatter that is no answer")
+        assert [g.shape for g in shared[0]["gradients"]] == [p.shape for p in self.model.parameters()]
+        assert server[0]["metadata"]["modality"] == "vision"
+        for _ in range(self.cfg.optim.max_iterations):
+            self.objective(self.model(torch.rand(1, 3, 32, 32)))
+
+attacks = types.SimpleNamespace(prepare_attack=Attacker)
+"""
+
+
+def call(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["bench", "engine", *words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_a_quick_run_prints_tables_and_writes_what_it_measured(tmp_path: Path) -> None:
+    (tmp_path / "bench.json").write_text("of an older run")
+    code, out, _ = call("--quick", "--only", "cnn", "--only", "mlp-noise", "--only", "victims", "--out", str(tmp_path))
+    assert code == 0
+    assert "breaching: not measured (not installed here" in " ".join(out.split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.json", "bench.svg"]
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert [case["name"] for case in found["cases"]] == ["mlp-noise", "cnn"]
+    assert [series["name"] for series in found["series"]] == ["victims"]
+    assert found["effort"] == {"seconds": 0.01, "rounds": 2, "quick": True}
+    for case in found["cases"]:
+        check_case(case, rounds=2)
+        assert f" {case['ratio']:.1f} " in out
+    (series,) = found["series"]
+    assert [point["size"] for point in series["points"]] == [8, 32]
+    assert all(point["median"] == statistics.median(point["rounds"]) > 0 for point in series["points"])
+    assert "limit" not in series  # 512 victims were not measured
+
+
+def check_case(case: dict, rounds: int) -> None:
+    """The printed numbers follow from the raw rounds."""
+    ways = case["ways"]
+    assert {"usual, 1 thread", "vmap", "engine"} <= set(ways)
+    for rate in [*ways.values(), *case["peak_gflops"].values()]:
+        assert len(rate["rounds"]) == rounds
+        assert 0 < rate["min"] <= rate["median"] <= rate["max"]
+    others = [statistics.median(rate["rounds"]) for name, rate in ways.items() if name.startswith("usual")]
+    assert case["ratio"] == pytest.approx(statistics.median(ways["engine"]["rounds"]) / max(others))
+    assert case["gflops"] == pytest.approx(1e-9 * case["flop_per_image_step"] * ways["engine"]["median"])
+    assert case["breaching"].startswith("not measured (")
+    assert case["verdict"] == "quick"
+    assert 0 < case["peak_bytes"] < 2**30
+    assert 1 <= case["victims"] <= case["victims_asked"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(name="cnn", model="cnn", victims=3),
+        Case(name="lenet", model="lenet", victims=2, batch=2),
+        Case(name="mlp", model="mlp", victims=2, settings={"width": 64}),
+        Case(name="noise", model="mlp", victims=2, sigma=1e-2, settings={"width": 64}),
+    ],
+    ids=lambda case: case.name,
+)
+def test_all_ways_compute_the_same_slope(case: Case) -> None:
+    ready = Ready(case)
+    observed = [[g[v] for g in ready.observed.values()] for v in range(case.victims)]
+    model, loss = ready.target.model, ready.target.loss
+    images, labels = ready.images, ready.labels
+    usual = torch.stack([usual_slope(model, loss, *row) for row in zip(observed, images, labels, strict=True)])
+    engine = torch.cat([tile.slope() for tile in ready.tiles])
+    vmap = ready.tile(0, case.victims, "vmap").slope()
+    assert apart(engine, usual) < 1e-4
+    assert apart(vmap, usual) < 1e-4
+
+
+def apart(one: Tensor, other: Tensor) -> float:
+    """The largest difference on the scale of the largest value."""
+    return float((one - other).abs().max() / other.abs().max())
+
+
+def test_noise_is_on_the_observed_gradients() -> None:
+    plain, noisy = (
+        Ready(Case(name="", model="mlp", victims=1, sigma=s, settings={"width": 64})).observed for s in (0.0, 1e-2)
+    )
+    spread = torch.cat([(noisy[name] - plain[name]).flatten() for name in plain]).std()
+    assert float(spread) == pytest.approx(1e-2, rel=0.01)
+
+
+def test_the_order_of_ways_turns() -> None:
+    seen: list[str] = []
+
+    def way(name: str) -> float:
+        seen.append(name)
+        return 1.0
+
+    rates = interleave({name: lambda name=name: way(name) for name in "abc"}, 3, lambda: None)
+    assert "".join(seen) == "abcbcacab"
+    assert rates == {"a": [1.0] * 3, "b": [1.0] * 3, "c": [1.0] * 3}
+
+
+def test_a_burst_takes_at_least_one_step() -> None:
+    steps: list[int] = []
+    assert repeat(lambda: steps.append(1) or 5.0, 1e-9) > 0
+    assert steps == [1]
+
+
+def test_breaching_is_timed_by_the_python_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "breaching.py").write_text(FAKE)
+    (tmp_path / "omegaconf.py").write_text("class OmegaConf:\n    create = staticmethod(dict)\n")
+    (tmp_path / "breaching-0.9.dist-info").mkdir()
+    (tmp_path / "breaching-0.9.dist-info" / "METADATA").write_text("Name: breaching\nVersion: 0.9\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with breaching.started(Path(sys.executable), CASES[2]) as process:
+        assert process.why == ""
+        assert process.version == "0.9"
+        assert process.burst(1, 0.01)() > 1
+        assert process.burst(2, 0.01)() > 1
+
+
+def test_a_missing_breaching_is_said_and_never_raised(tmp_path: Path) -> None:
+    for python, reason in (
+        (None, "not installed here"),
+        (tmp_path / "nowhere", "cannot run the python that --breaching names: No such file"),
+        (Path(sys.executable), "No module named 'breaching'"),
+    ):
+        with breaching.started(python, CASES[2]) as process:
+            assert reason in process.why
+            rate = process.burst(1, 0.01)()
+            assert rate != rate  # nan
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--only", "cnnn"), "Did you mean 'cnn'?"),
+        (("--seconds", "0"), "more than 0 seconds"),
+        (("--out", __file__), "name another folder with --out"),
+    ],
+)
+def test_bad_input_is_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    out = () if "--out" in words else ("--out", str(tmp_path))
+    code, _, err = call("--quick", *words, *out)
+    assert code == 2
+    assert said in " ".join(err.split())
+
+
+def test_fewer_victims_than_asked_for_are_said() -> None:
+    whole = {"name": "mlp", "victims_asked": 128, "victims": 128, "victims_vmap": 128}
+    assert report._cut(whole) == ""
+    cut = report._cut({**whole, "victims": 56, "victims_vmap": 14})
+    assert cut == "mlp: 56 of 128 victims, vmap 14 at once, as many as the memory budget holds"
