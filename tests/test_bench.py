@@ -1,6 +1,7 @@
 """The benchmark: that it says what it measured, and that all ways it times do the same work."""
 
 import json
+import re
 import statistics
 import sys
 from pathlib import Path
@@ -180,3 +181,11 @@ def test_fewer_victims_than_asked_for_are_said() -> None:
     assert report._cut(whole) == ""
     cut = report._cut({**whole, "victims": 56, "victims_vmap": 14})
     assert cut == "mlp: 56 of 128 victims, vmap 14 at once, as many as the memory budget holds"
+
+
+def test_attacks_end_where_the_usual_ways_do() -> None:
+    result = CliRunner().invoke(app, ["bench", "agreement", "--victims", "2", "--steps", "40", "--model", "lenet"])
+    assert result.exit_code == 0, result.output
+    engine, usual = map(float, re.findall(r"(?:engine|way) (\d\.\d+)", result.stdout))
+    assert engine == pytest.approx(usual, abs=0.02)
+    assert "over 2 images" in " ".join(result.stdout.split())

@@ -18,7 +18,7 @@ ALLOWED = {
     "store": VOCABULARY | {"auditing"},
     "reports": VOCABULARY | {"auditing", "metrics", "store"},
     "spec": VOCABULARY,
-    "benchmarks": VOCABULARY | {"attacks", "engine", "models", "reports"},
+    "benchmarks": VOCABULARY | {"attacks", "auditing", "engine", "metrics", "models", "reports"},
     "cli": VOCABULARY | PARTS | {"auditing", "benchmarks", "reports", "spec", "store"},
 }
 

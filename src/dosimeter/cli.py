@@ -136,6 +136,38 @@ def audit_command(
         raise typer.Exit(130)
 
 
+@bench.command("agreement")
+def agreement_command(
+    data_: Annotated[str, typer.Option("--data", help="A data set's name, or an .npz file.")] = "mnist-5k",
+    model: Annotated[str, typer.Option(help="A model's name.")] = "cnn",
+    victims: Annotated[int, typer.Option(help="Images to attack.")] = 32,
+    steps: Annotated[int, typer.Option(help="Steps of Inverting Gradients.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
+) -> None:
+    """Run one attack by the engine and by the usual way, and say how far apart the images' SSIM end."""
+    with _refusals():
+        setup = _prepare(
+            model,
+            data_,
+            "ig",
+            "none",
+            victims,
+            1,
+            steps,
+            seed,
+            "train",
+            None,
+            None,
+            None,
+            "cpu",
+            Precision.float32,
+            4.0,
+            None,
+        )
+        found = benchmarks.compare(setup.model, setup.victims, setup.attack, seed=seed)
+    out.print(found.text())
+
+
 @app.command("list")
 def list_command(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
     """Show the models, data sets, attacks or defenses that go by name."""

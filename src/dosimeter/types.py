@@ -22,6 +22,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 Shape = tuple[int, int, int]
 
+Way = Literal["chain", "tape", "vmap", "one by one"]
+"""How simulated gradients are compared with observed ones; see `dosimeter.engine.matching`."""
+
 
 class Victims(NamedTuple):
     """Private batches, one a row; `ids` name them for random streams and records."""
@@ -84,6 +87,7 @@ class Target:
     classification: bool = True
     step: Step | None = None  # how the client turns a batch into an update; None is one gradient
     compiled: bool = False  # run straight networks through torch.compile
+    way: Way | None = None  # how gradients are compared, where it must be a certain one; the fastest by default
 
     @property
     def parameters(self) -> dict[str, Tensor]:

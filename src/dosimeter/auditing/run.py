@@ -31,6 +31,7 @@ from dosimeter.types import (
     ThreatModel,
     Victims,
     Watch,
+    Way,
 )
 
 
@@ -108,6 +109,7 @@ def audit(
     budget: int = engine.DEFAULT_BUDGET,
     workers: int | None = None,
     compiled: bool = False,
+    way: Way | None = None,
     explain: bool = False,
     threshold: float = 0.5,
     decoys: Tensor | None = None,
@@ -131,6 +133,7 @@ def audit(
         budget: bytes that the victims attacked at once may take.
         workers: threads, by default one a core.
         compiled: run straight networks through torch.compile, on one thread.
+        way: how gradients are compared, where it must be a certain one; the fastest that works by default.
         explain: say in the result which tensor is compared in which way and why.
         threshold: SSIM from which an image counts as read.
         decoys: other images (m, C, H, W), among which a reconstruction should point at its own victim.
@@ -152,6 +155,7 @@ def audit(
         budget,
         1 if compiled else workers,
         compiled,
+        way,
     )
     began = time.perf_counter()
     with bar(f"{attack.name}, {len(victims.ids)} victims", None, show=progress) as advance:
@@ -270,6 +274,7 @@ class _Job:
         budget: int,
         workers: int | None,
         compiled: bool = False,
+        way: Way | None = None,
     ) -> None:
         low, high = float(victims.images.min()), float(victims.images.max())
         if not (low >= 0 and high <= 1):

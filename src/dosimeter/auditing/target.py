@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dosimeter import models
 from dosimeter.errors import ModelError
-from dosimeter.types import Loss, Shape, Step, Target, as_device
+from dosimeter.types import Loss, Shape, Step, Target, Way, as_device
 
 
 def make_target(
@@ -20,6 +20,7 @@ def make_target(
     highest: int | None = None,
     step: Step | None = None,
     compiled: bool = False,
+    way: Way | None = None,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Target:
@@ -34,7 +35,15 @@ def make_target(
     copied = copy.deepcopy(model).to(device=as_device(device), dtype=dtype).eval()
     mean, std = (t.to(device=device, dtype=dtype) for t in models.normalisation(copied, shape[0]))
     target = Target(
-        copied, loss or F.cross_entropy, shape, mean, std, classification=loss is None, step=step, compiled=compiled
+        copied,
+        loss or F.cross_entropy,
+        shape,
+        mean,
+        std,
+        classification=loss is None,
+        step=step,
+        compiled=compiled,
+        way=way,
     )
     images = torch.full((1 if labels is None else len(labels), *shape), 0.5, dtype=dtype, device=device)
     try:

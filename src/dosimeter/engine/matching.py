@@ -9,7 +9,7 @@ Four ways, chosen by trying them on the first candidate; all give the same numbe
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +22,8 @@ from dosimeter.engine.threads import twice_differentiable
 from dosimeter.errors import ModelError
 from dosimeter.rng import stream
 from dosimeter.trees import squared_norms
-from dosimeter.types import Gradient, Target
+from dosimeter.types import Gradient, Target, Way
 
-Way = Literal["chain", "tape", "vmap", "one by one"]
 Simulate = Callable[[Tensor, Tensor], dict[str, Tensor]]
 Compare = Callable[[Tensor, Tensor], Tensor]
 
@@ -63,7 +62,7 @@ class Matcher:
         self._observed = {name: observed[name] for name in self._parameters}
         self._norms = squared_norms(self._observed)  # (V, P)
         self._exact = exact
-        self._forced = way
+        self._forced = way or target.way
         self._chain: Chain | None = None
         self._tape: Tape | None = None
         self._contractions: dict[str, Contraction] = {}
