@@ -238,6 +238,14 @@ def test_the_engines_choices_are_explained_where_asked() -> None:
     assert dm.audit(small_model(), some_victims(1), attack=dm.presets.inverting_gradients(steps=1)).explanation == []
 
 
+def test_a_way_of_comparing_can_be_asked_for() -> None:
+    attack = dm.presets.inverting_gradients(steps=1)
+    for way in ("chain", "tape", "vmap", "one by one"):
+        result = dm.audit(small_model(), some_victims(1), attack=attack, way=way, explain=True)
+        plain = way in ("vmap", "one by one")
+        assert {row.form for row in result.explanation} == ({way} if plain else {"factored", "vector"})
+
+
 def test_local_training_is_attacked_through_its_steps() -> None:
     victims = some_victims(2)
     attack = dm.presets.inverting_gradients(steps=150, tv=1e-3)

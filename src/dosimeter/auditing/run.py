@@ -289,6 +289,7 @@ class _Job:
             highest=int(victims.labels.max()),
             step=step,
             compiled=compiled,
+            way=way,
             device=device,
             dtype=dtype,
         )
