@@ -4,7 +4,8 @@ A network whose layers follow one another (linear layers, convolutions, batch no
 sigmoid, flattening, constant scaling) under cross-entropy needs no graph. See `ops` for the passes.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +13,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dosimeter.engine.contract import Owner, cheaper_dense, is_same
-from dosimeter.engine.matrix import Matrix
+from dosimeter.engine.matrix import Matrix, Standing
 from dosimeter.engine.ops import BatchNorm, Flatten, Learned, Memory, Op, ReLU, Scale, Sigmoid
 from dosimeter.engine.patches import Window
+from dosimeter.engine.program import Compiled, Program
 from dosimeter.engine.tape import PATCHES_UP_TO, READS, two
 from dosimeter.types import Gradient, Target
+
+T = TypeVar("T")
 
 
 class NotStraight(Exception):  # noqa: N818  it is an answer, not a failure
@@ -44,9 +48,11 @@ class Chain:
         if sorted(names) != sorted(observed):
             raise NotStraight("some parameters are used outside known layers, or twice")
         self._order = torch.tensor([names.index(name) for name in observed], device=target.mean.device)
-        self._back = torch.argsort(self._order)
-        if target.compiled:
-            self.step, self.slope = torch.compile(self.step), torch.compile(self.slope)  # type: ignore[method-assign]
+        self._reverse = torch.argsort(self._order)
+        self._rows = 0
+        self._there: Program | None = None
+        self._back_again: Program | None = None
+        self._compiled = target.compiled
         self.forms = {op.names[0]: op.form if isinstance(op, Matrix) else "vector" for op in self._learned}
 
     def __call__(self, images: Tensor, labels: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,20 +62,45 @@ class Chain:
 
     def step(self, images: Tensor, labels: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
         """The client's step for all images at once: forward, backward, products."""
-        if not is_same(owner, self._owner):
+        self.calls += 1
+        rows = len(images) * self.batch
+        if not is_same(owner, self._owner) or rows != self._rows:
             for layer in self._learned:
                 layer.take(owner)
-            self._owner = (owner, owner._version)
-        self.calls += 1
-        self.memory.begin(len(images) * self.batch)
-        a = images.flatten(0, 1).permute(0, 2, 3, 1).contiguous()
+            self._owner, self._rows = (owner, owner._version), rows
+            self.memory.begin(rows)
+            self._there = self._back_again = None
+        n, height, width, channels = rows, images.shape[3], images.shape[4], images.shape[2]
+        self._images = self.memory("images", (n, height, width, channels), images)
+        self._labels = self.memory("labels", (n,), labels)
+        self._images.copy_(images.flatten(0, 1).permute(0, 2, 3, 1))
+        self._labels.copy_(labels.flatten())
+        self._there, (cross, squared) = self._repeat(self._there, self._forth)
+        return cross.clone(), squared.clone()
+
+    def slope(self, cross: Tensor, squared: Tensor, shape: torch.Size) -> Tensor:
+        """The slope in the images, given the match's slopes (N, P) in the products of the last step."""
+        self._slopes = self.memory("slopes", (2, *cross.shape), cross)
+        torch.stack([cross, squared], out=self._slopes)
+        self._back_again, found = self._repeat(self._back_again, self._back)
+        slope = torch.empty(shape, dtype=cross.dtype, device=cross.device)  # never memory that the next step writes to
+        slope.flatten(0, 1).copy_(found.permute(0, 3, 1, 2))
+        return slope
+
+    def _repeat(self, program: Program | None, work: Callable[[], T]) -> tuple[Program, T]:
+        """Run a pass, the first time as it stands and then as a program."""
+        if program is not None:
+            return program, program.run()
+        program = Compiled(work) if self._compiled else Program(work)
+        return program, program.given
+
+    def _forth(self) -> tuple[Tensor, Tensor]:
+        a = self._images
         for op in self._ops:
             a = op.forward(a)
         self._chances = torch.softmax(a, 1)
-        back: Tensor | None = self._chances.clone()
-        assert back is not None
-        back[torch.arange(len(a), device=a.device), labels.flatten()] -= 1
-        back /= self.batch
+        true = self._labels[:, None] == torch.arange(a.shape[1], device=a.device)
+        back: Tensor | None = (self._chances - true.to(a.dtype)) / self.batch
         first = self._ops.index(self._learned[0])
         for place in range(len(self._ops) - 1, first - 1, -1):
             assert back is not None
@@ -78,9 +109,9 @@ class Chain:
         cross, squared = (torch.stack(column, 1)[:, self._order] for column in zip(*rows, strict=True))
         return cross, squared
 
-    def slope(self, cross: Tensor, squared: Tensor, shape: torch.Size) -> Tensor:
-        """The slope in the images, given the match's slopes (N, P) in the products of the last step."""
-        pairs = list(zip(cross[:, self._back].unbind(1), squared[:, self._back].unbind(1), strict=True))
+    def _back(self) -> Tensor:
+        slopes = self._slopes[:, :, self._reverse]
+        pairs = [(slopes[0, :, place], slopes[1, :, place]) for place in range(slopes.shape[2])]
         for layer in self._learned:
             layer.turn([pairs.pop(0) for _ in layer.names])
         da: Tensor | None = None
@@ -91,7 +122,7 @@ class Chain:
         back = (p * (da - (p * da).sum(1, keepdim=True))) / self.batch
         for op in reversed(self._ops):
             back = op.returning(back)
-        return back.permute(0, 3, 1, 2).reshape(shape).clone()  # never memory that the next step writes to
+        return back
 
 
 class _Passes(torch.autograd.Function):
@@ -163,9 +194,9 @@ class _Reader:
         if name == "dropout" and not (kwargs.get("training", args[1] if len(args) > 1 else True)):
             return None
         if name == "relu":
-            return ReLU()
+            return ReLU(self._memory)
         if name == "sigmoid":
-            return Sigmoid()
+            return Sigmoid(self._memory)
         if name == "flatten" and (*args, *kwargs.values())[:2] in ((1,), (1, -1)):
             return Flatten()
         if name in _SCALES and len(args) == 1 and not kwargs:
@@ -201,10 +232,10 @@ class _Reader:
         one, zero = torch.ones_like(constant), torch.zeros_like(constant)
         kind = _SCALES[name]
         if kind == "add":
-            return Scale(one, constant)
+            return Scale(one, constant, self._memory)
         if kind == "sub":
-            return Scale(one, -constant)
-        return Scale(constant if kind == "mul" else 1 / constant, zero)
+            return Scale(one, -constant, self._memory)
+        return Scale(constant if kind == "mul" else 1 / constant, zero, self._memory)
 
     def _conv(
         self,
@@ -233,7 +264,8 @@ class _Reader:
             observed[0] = observed[0].permute(0, 1, 3, 4, 2).flatten(2)
             matrix = matrix.permute(0, 2, 3, 1).flatten(1)
         dense = positions * self._batch > 1 or cheaper_dense(1, matrix.shape[1], matrix.shape[0])
-        return Matrix(
+        kind = Standing if window is not None and dense and Standing.fits(len(matrix), self._batch) else Matrix
+        return kind(
             matrix.contiguous(),
             None if bias is None else bias.detach(),
             window,

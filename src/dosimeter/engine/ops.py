@@ -33,6 +33,19 @@ class Memory:
             held = self._held[key] = like.new_zeros(shape)
         return held
 
+    def like(self, key: object, value: Tensor) -> Tensor:
+        """Memory of a tensor's shape and, where it leaves no gaps, its order of axes."""
+        held = self._held.get(key)
+        if held is None or held.shape != value.shape:
+            held = self._held[key] = torch.empty_like(value)
+        return held
+
+    def ones(self, size: int, like: Tensor) -> Tensor:
+        held = self._held.get(("ones", size))
+        if held is None:
+            held = self._held["ones", size] = like.new_ones(size)
+        return held
+
     def scratch(self, key: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Memory for what is used up before anybody asks again; shared by all layers, so that caches keep it."""
         size = math.prod(shape)
@@ -79,71 +92,85 @@ class Learned(Op, Protocol):
 class Scale:
     """a * factor + shift with constants."""
 
-    def __init__(self, factor: Tensor, shift: Tensor) -> None:
-        self.factor, self.shift = factor, shift
+    def __init__(self, factor: Tensor, shift: Tensor, memory: Memory) -> None:
+        self.factor, self.shift, self.memory = factor, shift, memory
 
     def then(self, after: "Scale") -> "Scale":
         """Both in one."""
-        return Scale(self.factor * after.factor, self.shift * after.factor + after.shift)
+        return Scale(self.factor * after.factor, self.shift * after.factor + after.shift, self.memory)
 
     def nothing(self) -> bool:
         return bool((self.factor == 1).all() and (self.shift == 0).all())
 
+    def _scaled(self, value: Tensor, key: str) -> Tensor:
+        return torch.mul(value, self.factor, out=self.memory.like((self, key), value))
+
     def forward(self, a: Tensor) -> Tensor:
-        return torch.addcmul(self.shift, a, self.factor)
+        return self._scaled(a, "z").add_(self.shift)
 
     def backward(self, back: Tensor, *, needed: bool) -> Tensor | None:
-        return back * self.factor if needed else None
+        return self._scaled(back, "backward") if needed else None
 
     def tangent(self, da: Tensor | None) -> Tensor | None:
-        return None if da is None else da * self.factor
+        return None if da is None else self._scaled(da, "tangent")
 
     def returning(self, back: Tensor) -> Tensor:
-        return back * self.factor
+        return self._scaled(back, "returning")
 
 
 class ReLU:
     """max(a, 0)."""
 
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+
     def forward(self, a: Tensor) -> Tensor:
         self.a = a
-        return a.clamp_min(0)
+        return torch.clamp_min(a, 0, out=self.memory.like((self, "z"), a))
 
-    def _through(self, value: Tensor) -> Tensor:
-        passed: Tensor = torch.ops.aten.threshold_backward(value, self.a, 0)
+    def _through(self, value: Tensor, key: str) -> Tensor:
+        passed = self.memory.like((self, key), self.a)
+        torch.ops.aten.threshold_backward(value, self.a, 0, grad_input=passed)
         return passed
 
     def backward(self, back: Tensor, *, needed: bool) -> Tensor | None:
-        return self._through(back) if needed else None
+        return self._through(back, "backward") if needed else None
 
     def tangent(self, da: Tensor | None) -> Tensor | None:
-        return None if da is None else self._through(da)
+        return None if da is None else self._through(da, "tangent")
 
     def returning(self, back: Tensor) -> Tensor:
-        return self._through(back)
+        return self._through(back, "returning")
 
 
 class Sigmoid:
     """s = 1 / (1 + exp(-a)) with s' = s (1 - s) and s'' = s' (1 - 2 s)."""
 
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+
     def forward(self, a: Tensor) -> Tensor:
-        self.s = torch.sigmoid(a)
-        self.slope = torch.addcmul(self.s, self.s, self.s, value=-1)
+        self.s = torch.sigmoid(a, out=self.memory.like((self, "s"), a))
+        self.slope = torch.addcmul(self.s, self.s, self.s, value=-1, out=self.memory.like((self, "slope"), a))
         self.da: Tensor | None = None
         return self.s
 
+    def _through(self, value: Tensor, key: str) -> Tensor:
+        return torch.mul(value, self.slope, out=self.memory.like((self, key), self.slope))
+
     def backward(self, back: Tensor, *, needed: bool) -> Tensor | None:
         self.back = back
-        return back * self.slope if needed else None
+        return self._through(back, "backward") if needed else None
 
     def tangent(self, da: Tensor | None) -> Tensor | None:
-        self.da = None if da is None else da * self.slope
+        self.da = None if da is None else self._through(da, "tangent")
         return self.da
 
     def returning(self, back: Tensor) -> Tensor:
-        through = back * self.slope
+        through = self._through(back, "returning")
         if self.da is not None:
-            through.addcmul_(self.back * self.da, 1 - 2 * self.s)
+            bent = torch.mul(self.back, self.da, out=self.memory.like((self, "bent"), self.slope))
+            through.add_(bent).addcmul_(bent, self.s, value=-2)
         return through
 
 

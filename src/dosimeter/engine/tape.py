@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from dosimeter.engine.attention import PlainAttention
 from dosimeter.engine.patches import Window, unfold
 from dosimeter.types import Target
 
@@ -127,7 +128,7 @@ class Tape:
         flat = images.flatten(0, 1)
         if not flat.requires_grad:
             flat = flat.detach().requires_grad_()  # what comes back to layers is taken by differentiating
-        with nullcontext() if self.branches is not None else Branches() as watched:
+        with PlainAttention(), nullcontext() if self.branches is not None else Branches() as watched:
             output: Tensor = torch.func.functional_call(self._model, replaced, (flat,))
         if watched is not None:
             self.branches = watched.found
