@@ -1,8 +1,9 @@
 """The audit as a whole, on small networks."""
 
+import inspect
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dosimeter as dm
-from dosimeter.auditing import estimate
+from dosimeter.auditing import Setting, estimate
 from dosimeter.defenses import Moment
 from dosimeter.errors import DataError, ModelError, SettingError, UpdateError
 from dosimeter.types import Gradient
@@ -46,6 +47,15 @@ def test_an_audit_reads_digits_out_of_a_small_network_and_says_so() -> None:
     assert result.images.shape == victims.images.shape
     assert "3 of 3" in result.summary()
     assert result.status == "complete"
+
+
+def test_everything_in_a_setting_can_be_asked_of_an_audit() -> None:
+    known = inspect.signature(dm.audit).parameters
+    assert {field.name: field.default for field in fields(Setting) if field.name not in ("attack", "defense")} == {
+        field.name: known[field.name].default for field in fields(Setting) if field.name not in ("attack", "defense")
+    }
+    assert known["attack"].default is inspect.Parameter.empty
+    assert known["defense"].default is None
 
 
 def test_same_seed_same_bytes() -> None:
@@ -216,8 +226,8 @@ def test_ctrl_c_hands_over_what_is_there() -> None:
 
 
 def test_the_estimate_counts_chunks_and_takes_no_more_than_a_few_steps() -> None:
-    attack = dm.presets.inverting_gradients(steps=10**6)
-    guess = estimate(small_model(), some_victims(5), attack=attack, steps=10**6, workers=2)
+    setting = Setting(attack=dm.presets.inverting_gradients(steps=10**6), workers=2)
+    guess = estimate(small_model(), some_victims(5), setting, steps=10**6)
     assert guess["tiles"] == 2
     assert guess["seconds"] > 10
     assert guess["bytes"] > 5 * 4 * sum(p.numel() for p in small_model().parameters())

@@ -3,7 +3,20 @@
 The truth meets the attack's images only in `judge`, after the attack has returned.
 """
 
-from dosimeter.auditing.run import Interrupted, Result, audit, estimate, reconstruct
+from dosimeter.auditing.judge import Yardstick
+from dosimeter.auditing.result import Interrupted, Result
+from dosimeter.auditing.run import audit, estimate, perform, reconstruct
+from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.target import make_target
 
-__all__ = ["Interrupted", "Result", "audit", "estimate", "make_target", "reconstruct"]
+__all__ = [
+    "Interrupted",
+    "Result",
+    "Setting",
+    "Yardstick",
+    "audit",
+    "estimate",
+    "make_target",
+    "perform",
+    "reconstruct",
+]

@@ -24,6 +24,18 @@ class Verdict(NamedTuple):
     baseline: Tensor  # (V, B, C, H, W) clipped, in the victims' order
 
 
+class _Evidence(NamedTuple):
+    """What is known of every image once truth and reconstruction lie side by side, (V * B,) each but `used`."""
+
+    victims: Victims
+    found: Reconstruction
+    scores: dict[str, Tensor]
+    floor: dict[str, Tensor]  # the scores without the update
+    read: Tensor
+    named: Tensor | None  # whether it was told from the decoys
+    used: Tensor | None  # (V, B) labels of the attack, in the victims' order
+
+
 def judge(victims: Victims, found: Reconstruction, blind: Reconstruction, yardstick: Yardstick) -> Verdict:
     """Match every update's images to its victims, score them and count successes."""
     order = metrics.match_batches(found.images, victims.images)  # (V, B)
@@ -39,9 +51,9 @@ def judge(victims: Victims, found: Reconstruction, blind: Reconstruction, yardst
     if yardstick.decoys is not None and len(yardstick.decoys):
         named = metrics.identification(images.flatten(0, 1), truth, yardstick.decoys.to(truth))
     used = None if found.labels is None else found.labels.cpu().gather(1, order) if found.labels.ndim == 2 else None
-    records = _records(victims, found, scores, floor, read, named, used)
-    summary = _summary(victims, found, scores, floor, read, named, used, yardstick)
-    return Verdict(records, summary, images, baseline)
+    evidence = _Evidence(victims, found, scores, floor, read, named, used)
+    records = [_record(evidence, i) for i in range(len(read))]
+    return Verdict(records, _summary(evidence, yardstick), images, baseline)
 
 
 def _arrange(images: Tensor, order: Tensor) -> Tensor:
@@ -49,53 +61,35 @@ def _arrange(images: Tensor, order: Tensor) -> Tensor:
     return torch.stack([batch[where] for batch, where in zip(images, order, strict=True)])
 
 
-def _records(
-    victims: Victims,
-    found: Reconstruction,
-    scores: dict[str, Tensor],
-    floor: dict[str, Tensor],
-    read: Tensor,
-    named: Tensor | None,
-    used: Tensor | None,
-) -> list[Record]:
-    records: list[Record] = []
-    for i in range(victims.indices.numel()):
-        v, b = divmod(i, victims.batch)
-        record: Record = {
-            "victim": v,
-            "image": b,
-            "id": victims.ids[v],
-            "index": int(victims.indices[v, b]),
-            "label": victims.labels[v, b].tolist(),
-        }
-        if used is not None:
-            record["label_used"] = int(used[v, b])
-        record |= {key: float(values[i]) for key, values in scores.items()}
-        record["read"] = bool(read[i])
-        if named is not None:
-            record["identified"] = bool(named[i])
-        record["baseline"] = {key: float(floor[key][i]) for key in ("mse", "psnr", "ssim", "lpips") if key in floor}
-        record |= {
-            "match": float(found.match[v]) if found.match[v].isfinite() else None,  # None: it diverged
-            "steps": int(found.steps[v]),
-            "restart": int(found.restart[v]),
-            "stopped": found.stopped[v],
-        }
-        records.append(record)
-    return records
+def _record(evidence: _Evidence, i: int) -> Record:
+    """All that is to be said of the i-th image."""
+    victims, found, scores, floor, read, named, used = evidence
+    v, b = divmod(i, victims.batch)
+    record: Record = {
+        "victim": v,
+        "image": b,
+        "id": victims.ids[v],
+        "index": int(victims.indices[v, b]),
+        "label": victims.labels[v, b].tolist(),
+    }
+    if used is not None:
+        record["label_used"] = int(used[v, b])
+    record |= {key: float(values[i]) for key, values in scores.items()}
+    record["read"] = bool(read[i])
+    if named is not None:
+        record["identified"] = bool(named[i])
+    record["baseline"] = {key: float(floor[key][i]) for key in ("mse", "psnr", "ssim", "lpips") if key in floor}
+    return record | {
+        "match": float(found.match[v]) if found.match[v].isfinite() else None,  # None: it diverged
+        "steps": int(found.steps[v]),
+        "restart": int(found.restart[v]),
+        "stopped": found.stopped[v],
+    }
 
 
-def _summary(
-    victims: Victims,
-    found: Reconstruction,
-    scores: dict[str, Tensor],
-    floor: dict[str, Tensor],
-    read: Tensor,
-    named: Tensor | None,
-    used: Tensor | None,
-    yardstick: Yardstick,
-) -> dict[str, Any]:
+def _summary(evidence: _Evidence, yardstick: Yardstick) -> dict[str, Any]:
     """Means and spreads, rates with intervals, the baseline and the most exposed victim."""
+    victims, found, scores, floor, read, named, used = evidence
     worst = int(scores["ssim"].argmax())
     summary: dict[str, Any] = {
         "images": len(read),

@@ -7,22 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dosimeter import models
+from dosimeter.auditing.setting import Setting
 from dosimeter.errors import ModelError
-from dosimeter.types import Loss, Shape, Step, Target, Way, as_device
+from dosimeter.types import Shape, Target, as_device
 
 
 def make_target(
-    model: nn.Module,
-    shape: Shape,
-    *,
-    loss: Loss | None = None,
-    labels: Tensor | None = None,
-    highest: int | None = None,
-    step: Step | None = None,
-    compiled: bool = False,
-    way: Way | None = None,
-    device: str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    model: nn.Module, shape: Shape, setting: Setting, *, labels: Tensor | None = None, highest: int | None = None
 ) -> Target:
     """A private copy of the model in evaluation mode, with its loss, checked on one blank batch.
 
@@ -32,18 +23,19 @@ def make_target(
         raise ModelError(
             "The model has no trainable parameters, so its update is empty; nothing can leak or be audited."
         )
-    copied = copy.deepcopy(model).to(device=as_device(device), dtype=dtype).eval()
+    device, dtype = as_device(setting.device), setting.dtype
+    copied = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
     mean, std = (t.to(device=device, dtype=dtype) for t in models.normalisation(copied, shape[0]))
     target = Target(
         copied,
-        loss or F.cross_entropy,
+        setting.loss or F.cross_entropy,
         shape,
         mean,
         std,
-        classification=loss is None,
-        step=step,
-        compiled=compiled,
-        way=way,
+        classification=setting.loss is None,
+        step=setting.step,
+        compiled=setting.compiled,
+        way=setting.way,
     )
     images = torch.full((1 if labels is None else len(labels), *shape), 0.5, dtype=dtype, device=device)
     try:

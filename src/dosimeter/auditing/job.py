@@ -1,0 +1,153 @@
+"""The work of an audit: parts that fit together, steps of clients, tiles of victims side by side."""
+
+import copy
+import threading
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dosimeter import clients, engine, rng, trees
+from dosimeter.auditing.setting import Setting
+from dosimeter.auditing.target import make_target
+from dosimeter.defenses import Moment, NoDefense
+from dosimeter.errors import DataError
+from dosimeter.progress import Advance
+from dosimeter.types import Curve, Gradient, Observation, Reconstruction, Target, Victims, Watch
+
+
+class Job:
+    """An audit whose parts were checked and fit together."""
+
+    def __init__(self, model: nn.Module, victims: Victims, setting: Setting) -> None:
+        low, high = float(victims.images.min()), float(victims.images.max())
+        if not (low >= 0 and high <= 1):
+            raise DataError(f"Images must be in [0, 1], got values from {low:.4g} to {high:.4g}; divide bytes by 255.")
+        self.victims, self.setting, self.threat = victims, setting, setting.granted()
+        self.target = make_target(
+            model, victims.shape, setting, labels=victims.labels[0], highest=int(victims.labels.max())
+        )
+        self.plan = engine.plan(
+            self.target,
+            victims=len(victims.ids),
+            batch=victims.batch,
+            restarts=getattr(setting.attack, "restarts", 1),
+            budget=setting.budget,
+            workers=1 if setting.compiled else setting.workers,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """What was set, as plain values."""
+        target, attack, defense = self.target, self.setting.attack, self.setting.defense
+        loss = target.loss
+        return {
+            "parameters": sum(p.numel() for p in target.parameters.values()),
+            "shape": list(target.shape),
+            "attack_name": attack.name,
+            "attack": repr(attack),
+            "defense": "none" if defense == NoDefense() else repr(defense),
+            "step": "gradient" if target.step is None else repr(target.step),
+            "loss": "cross-entropy" if target.classification else getattr(loss, "__name__", type(loss).__name__),
+            "batch": self.victims.batch,
+            "seed": self.setting.seed,
+            "dtype": str(target.mean.dtype).removeprefix("torch."),
+            "device": str(target.mean.device),
+            "budget": self.setting.budget,
+            "tile": self.plan.victims,
+            "workers": self.plan.workers,
+        }
+
+    def observe(self, target: Target, victims: Victims) -> Observation:
+        """What the server sees of the victims' steps."""
+        updates = []
+        for images, labels, name in zip(victims.images, victims.labels, victims.ids, strict=True):
+            sent: Gradient = clients.gradient(target, images.to(target.mean), _like(labels, target))
+            noise = rng.stream(self.setting.seed, "defense", name)
+            sent = self.setting.defense.on_gradient(sent, Moment(batch=len(images)), noise)
+            trees.check_update(sent, target.parameters)
+            updates.append(sent)
+        labels_seen = _like(victims.labels, target) if self.threat.labels else None
+        return Observation(trees.stack(updates), victims.batch, victims.ids, labels_seen)
+
+    def explain(self) -> list[engine.Explanation]:
+        """Which tensor is compared in which way and why, found out on the first victim."""
+        seen = self.observe(self.target, self.victims.take(slice(1)))
+        exact = getattr(getattr(self.setting.attack, "likelihood", None), "exact", False)
+        matcher = engine.Matcher(self.target, seen.gradient, exact=exact)
+        grey = torch.full_like(self.victims.images[:1], 0.5).to(self.target.mean)
+        first = torch.zeros(1, dtype=torch.long, device=grey.device)
+        matcher(grey, _like(self.victims.labels[:1], self.target), first)
+        return matcher.explain()
+
+    def attack_first_tile(self, watch: Watch) -> None:
+        """The attack on the victims of one tile, on one thread, for as long as `watch` allows."""
+        with engine.threads.one_thread_each():
+            seen = self.observe(self.target, self.victims.take(slice(self.plan.victims)))
+            self.setting.attack(self.target, [seen], seed=self.setting.seed, watch=watch)
+
+    def run(self, advance: Advance) -> tuple[Reconstruction, Reconstruction]:
+        """The attack's and the blind attack's images of all victims, or of those reached before Ctrl-C."""
+        attack, seed, size, n = self.setting.attack, self.setting.seed, self.plan.victims, len(self.victims.ids)
+        stop = threading.Event()
+        watches = _Watches(advance, stop, tiles=-(-n // size))
+
+        def work(first: int) -> tuple[Reconstruction, Reconstruction]:
+            # A model of its own: while torch.func runs a model, its parameters are exchanged for all threads.
+            target = replace(self.target, model=copy.deepcopy(self.target.model))
+            seen = self.observe(target, self.victims.take(slice(first, first + size)))
+            found = attack(target, [seen], seed=seed, watch=watches.of(first // size))
+            if "interrupted" in found.stopped:
+                stop.set()
+            return found, attack.blind()(target, [seen], seed=seed)
+
+        done = engine.threads.run(work, range(0, n, size), workers=self.plan.workers, stop=stop)
+        if not done:
+            raise KeyboardInterrupt
+        return _join([found for found, _ in done]), _join([blind for _, blind in done])
+
+
+class _Watches:
+    """Several searches' steps as one share of the whole audit; a watch also passes Ctrl-C on to its search."""
+
+    def __init__(self, advance: Advance, stop: threading.Event, tiles: int) -> None:
+        self._advance, self._stop = advance, stop
+        self._lock = threading.Lock()
+        self._shares, self._matches, self._active = [0.0] * tiles, [torch.nan] * tiles, [0] * tiles
+
+    def of(self, tile: int) -> Watch:
+        def watch(*, done: int, total: int, match: float, active: int) -> None:
+            if self._stop.is_set():
+                raise KeyboardInterrupt
+            with self._lock:
+                self._shares[tile], self._matches[tile], self._active[tile] = done / total, match, active
+                known = [m for m in self._matches if m == m]
+                share = sum(self._shares) / len(self._shares)
+                note = f"loss {sum(known) / max(1, len(known)):.4f}, {sum(self._active)} running"
+                self._advance(round(1000 * share), note, total=1000)
+
+        return watch
+
+
+def _like(labels: Tensor, target: Target) -> Tensor:
+    """Labels on the target's device; targets that are not classes also in its precision."""
+    return labels.to(target.mean) if labels.is_floating_point() else labels.to(target.mean.device)
+
+
+def _join(parts: list[Reconstruction]) -> Reconstruction:
+    """Chunks one after another, on the CPU; a curve that ended early keeps its last value."""
+    steps = tuple(sorted({step for part in parts for step in part.curve.steps}))
+    curves = []
+    for part in parts:
+        at = torch.tensor([sum(s <= step for s in part.curve.steps) - 1 for step in steps])
+        curves.append(part.curve.match.cpu()[:, at])
+    labels = [part.labels for part in parts if part.labels is not None]
+    return Reconstruction(
+        images=torch.cat([part.images for part in parts]).cpu().float(),
+        labels=torch.cat(labels).cpu() if labels else None,
+        match=torch.cat([part.match for part in parts]).cpu(),
+        steps=torch.cat([part.steps for part in parts]).cpu(),
+        restart=torch.cat([part.restart for part in parts]).cpu(),
+        stopped=tuple(why for part in parts for why in part.stopped),
+        curve=Curve(steps, torch.cat(curves)),
+    )

@@ -1,0 +1,82 @@
+"""What an audit hands over."""
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dosimeter.engine import Explanation
+from dosimeter.types import Curve, Record, ThreatModel, Victims
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Result:
+    """An audit's outcome. `document()` is what a rerun repeats to the byte; times and machine stand apart."""
+
+    settings: dict[str, Any]
+    threat: ThreatModel
+    records: list[Record]
+    scores: dict[str, Any]
+    victims: Victims
+    images: Tensor  # (V, B, C, H, W) reconstructions, clipped to [0, 1], in the victims' order
+    baseline: Tensor  # (V, B, C, H, W) the same without the update
+    curve: Curve
+    seconds: float
+    environment: dict[str, str]
+    status: str  # complete or interrupted
+    explanation: list[Explanation]  # of the engine's choices, where it was asked for
+
+    def document(self) -> dict[str, Any]:
+        """Settings, threat model, scores and records as plain values."""
+        return {
+            "format": 1,
+            "status": self.status,
+            "settings": self.settings,
+            "threat": vars(self.threat),
+            "scores": self.scores,
+            "records": self.records,
+        }
+
+    def summary(self) -> str:
+        """The numbers that matter in a few lines."""
+        s, scores, floor = self.settings, self.scores["scores"], self.scores["baseline"]
+        lines = [
+            f"{s['attack_name']} on {s['model']}, {s['data']}: {s['victims']} updates of {s['batch']} image(s), "
+            f"defense {s['defense']}",
+            f"  images read (SSIM >= {s['threshold']}): {self.scores['success']['text']}",
+        ]
+        for key in ("ssim", "psnr", "lpips"):
+            if key in scores:
+                one = scores[key]
+                blind = floor[key]["mean"]
+                lines.append(f"  {key.upper():5} {one['mean']:.3f} +- {one['std']:.3f}, without the update {blind:.3f}")
+        if "identification" in self.scores:
+            found = self.scores["identification"]
+            lines.append(f"  identified: {found['text']}, chance {found['chance']:.1%}")
+        worst = self.scores["worst"]
+        lines.append(f"  most exposed: image {worst['index']} with SSIM {worst['ssim']:.3f}")
+        if self.status != "complete":
+            lines.append(f"  this audit was {self.status}")
+        return "\n".join(lines)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during an audit; `result` holds what was there by then."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__("interrupted")
+        self.result = result
+
+
+def environment() -> dict[str, str]:
+    """Versions and machine, which a rerun need not repeat."""
+    return {
+        "dosimeter": version("dosimeter"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "threads": str(torch.get_num_threads()),
+    }

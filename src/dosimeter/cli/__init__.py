@@ -1,0 +1,25 @@
+"""The command line: `dosimeter audit`, `dosimeter list` and `dosimeter bench`.
+
+`task.py` turns words into model and data, `console.py` is where output goes; the other files are a command each.
+"""
+
+import typer
+
+from dosimeter.cli import bench
+from dosimeter.cli.audit import audit_command
+from dosimeter.cli.lists import list_command
+
+app = typer.Typer(
+    help="Measure how much private training data a federated client's update gives away.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("audit")(audit_command)
+app.command("list")(list_command)
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    """The program's entry."""
+    app()

@@ -1,0 +1,151 @@
+"""`dosimeter audit`: attack a model's updates and report what could be read out of them."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from dosimeter import data, defenses, metrics, spec, store
+from dosimeter.attacks import presets
+from dosimeter.auditing import Interrupted, Result, Setting, Yardstick, estimate, perform
+from dosimeter.cli.console import err, out, refusals
+from dosimeter.cli.task import Task, load_task
+from dosimeter.reports import PAGE, print_result, write_page
+
+
+class Precision(StrEnum):
+    float32 = "float32"
+    float64 = "float64"
+
+
+def audit_command(
+    model: Annotated[str, typer.Option(help="A model's name, or path/to/file.py:function that returns yours.")] = "cnn",
+    data_: Annotated[str, typer.Option("--data", help="A data set's name, or an .npz file.")] = "mnist-5k",
+    attack: Annotated[str, typer.Option(help="An attack, with settings: ig:tv=0.01,restarts=2.")] = "ig",
+    defense: Annotated[str, typer.Option(help="A defense, with settings: noise:sigma=0.01.")] = "none",
+    victims: Annotated[int, typer.Option(help="How many updates to attack.")] = 8,
+    batch: Annotated[int, typer.Option(help="Images in every update.")] = 1,
+    steps: Annotated[int | None, typer.Option(help="Steps of the attack; its own default otherwise.")] = None,
+    seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
+    split: Annotated[str, typer.Option(help="The split that victims come from: train or test.")] = "train",
+    size: Annotated[int | None, typer.Option(help="Resize images to this height and width.")] = None,
+    channels: Annotated[int | None, typer.Option(help="Repeat grey images to 3 channels.")] = None,
+    loss: Annotated[str | None, typer.Option(help="path/to/file.py:function (output, labels) -> number.")] = None,
+    threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
+    decoys: Annotated[int, typer.Option(help="Other images in the identification test.")] = 99,
+    lpips: Annotated[
+        Path | None, typer.Option(help="LPIPS weights; lpips_alex.pth in DOSIMETER_DATA is found.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    dtype: Annotated[Precision, typer.Option(help="Precision of the attack.")] = Precision.float32,
+    budget: Annotated[float, typer.Option(help="GiB that the victims attacked at once may take.")] = 4.0,
+    workers: Annotated[int | None, typer.Option(help="Threads; one a core otherwise.")] = None,
+    explain: Annotated[bool, typer.Option(help="Say which tensor is compared in which way and why.")] = False,
+    out_: Annotated[Path | None, typer.Option("--out", help="Run folder; a new one under runs/ otherwise.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an older run in the run folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records, and nothing else.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Say what would run, how long and in what memory.")] = False,
+) -> None:
+    """Attack a model's updates and report what could be read out of them."""
+    with refusals():
+        search = spec.make("attack", attack, presets.BY_NAME, steps=steps)
+        setting = Setting(
+            attack=search,
+            defense=spec.make("defense", defense, defenses.BY_NAME),
+            loss=None if loss is None else spec.own("loss", loss),
+            seed=seed,
+            device=device,
+            dtype=getattr(torch, dtype.value),
+            budget=round(budget * 2**30),
+            workers=workers,
+        )
+        task = load_task(model, data_, victims, seed=seed, batch=batch, split=split, size=size, channels=channels)
+        if dry_run:
+            out.print(_plan(task, setting, steps=search.stop.steps))
+            return
+        others = data.pick_decoys(task.dataset, task.victims, decoys, seed=seed, split=split)
+        yardstick = Yardstick(threshold, others, _lpips(lpips))
+        folder = out_ or _fresh(f"{task.dataset.name}-{Path(model.partition(':')[0]).stem}-{search.name}")
+        with store.reserve(folder, overwrite=overwrite) as place:
+            result = _run(task, setting, yardstick, place, explain=explain)
+            if result is not None:
+                write_page(result, place / PAGE)
+    if result is None:
+        err.print("Interrupted before anything was attacked; the run folder says so.")
+        raise typer.Exit(130)
+    if as_json:
+        sys.stdout.write(json.dumps(result.document(), indent=1, allow_nan=False) + "\n")
+    else:
+        print_result(result, out, where=folder / PAGE)
+        if explain:
+            out.print(_tensors(result))
+    if result.status == "interrupted":
+        raise typer.Exit(130)
+
+
+def _run(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, explain: bool) -> Result | None:
+    """The audit, written to the run folder; None when Ctrl-C came before anything was attacked."""
+    try:
+        result = perform(task.model, task.victims, setting, yardstick, names=task.names, explain=explain)
+    except Interrupted as interrupted:
+        result = interrupted.result
+    except KeyboardInterrupt:
+        store.write_interrupted(place, "interrupted before anything was attacked")
+        return None
+    store.write_run(result, place)
+    return result
+
+
+def _fresh(name: str) -> Path:
+    """A folder under runs/ that is not there yet."""
+    number = 1
+    while (folder := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+def _lpips(path: Path | None) -> metrics.Lpips | None:
+    found = path or metrics.find_weights(None)
+    return None if found is None else metrics.Lpips.load(found)
+
+
+def _plan(task: Task, setting: Setting, *, steps: int) -> Table:
+    """What would run, with an estimate from a few steps actually taken."""
+    guess = estimate(task.model, task.victims, setting, steps=steps)
+    table = Table("what", "value", title="Dry run: nothing was attacked, nothing was written")
+    rows = {
+        "model": f"{type(task.model).__name__}, {sum(p.numel() for p in task.model.parameters()):,} parameters",
+        "data": f"{task.dataset.name}, {'x'.join(map(str, task.dataset.shape))}",
+        "victims": f"{len(task.victims.ids)} updates of {task.victims.batch} image(s)",
+        "attack": repr(setting.attack),
+        "defense": repr(setting.defense),
+        "tiles": f"{guess['tiles']:.0f} of {guess['tile']:.0f} victims",
+        "time": f"at most {_duration(guess['seconds'])} ({steps} steps, from the first 3 of one tile)",
+        "memory": f"about {guess['bytes'] / 2**20:,.0f} MiB",
+    }
+    for what, value in rows.items():
+        table.add_row(what, escape(value))
+    return table
+
+
+def _duration(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )
+
+
+def _tensors(result: Result) -> Table:
+    table = Table("tensor", "form", "why")
+    for row in result.explanation:
+        table.add_row(*map(escape, row))
+    return table

@@ -1,0 +1,52 @@
+"""`dosimeter bench`: how fast the program itself is."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dosimeter import benchmarks, spec
+from dosimeter.attacks import presets
+from dosimeter.cli.console import out, refusals
+from dosimeter.cli.task import load_task
+
+app = typer.Typer(help="Measure how fast the program itself is.", no_args_is_help=True)
+
+
+@app.command("agreement")
+def agreement_command(
+    data_: Annotated[str, typer.Option("--data", help="A data set's name, or an .npz file.")] = "mnist-5k",
+    model: Annotated[str, typer.Option(help="A model's name.")] = "cnn",
+    victims: Annotated[int, typer.Option(help="Images to attack.")] = 32,
+    steps: Annotated[int, typer.Option(help="Steps of Inverting Gradients.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
+) -> None:
+    """Run one attack by the engine and by the usual way, and say how far apart the images' SSIM end."""
+    with refusals():
+        attack = spec.make("attack", "ig", presets.BY_NAME, steps=steps)
+        task = load_task(model, data_, victims, seed=seed)
+        found = benchmarks.compare(task.model, task.victims, attack, seed=seed)
+    out.print(found.text())
+
+
+@app.command("engine")
+def engine_command(
+    quick: Annotated[bool, typer.Option(help="Tiny bursts and few victims, to see that all works.")] = False,
+    out_: Annotated[Path, typer.Option("--out", help="Folder for bench.json and bench.svg.")] = Path("runs/bench"),
+    only: Annotated[
+        list[str] | None, typer.Option(help="Measure only this: a case or victims, batch, width. May be repeated.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="About how long a burst of one way takes.")] = None,
+    breaching: Annotated[
+        Path | None, typer.Option(help="The python of an environment that has breaching, to measure it as well.")
+    ] = None,
+) -> None:
+    """Time the engine beside the usual way of matching gradients, all of them in turn in one run."""
+    with refusals():
+        effort = benchmarks.QUICK if quick else benchmarks.FULL
+        effort = effort if seconds is None else replace(effort, seconds=seconds)
+        benchmarks.prepare(out_)
+        found = benchmarks.run(effort, only=only or (), python=breaching)
+        benchmarks.write(found, out_)
+    benchmarks.show(found, out)
