@@ -1,4 +1,4 @@
-"""The images in memory: forms that are accepted, forms that are refused, resizing."""
+"""The images in memory: forms that are accepted, forms that are refused, preparing."""
 
 import re
 import tracemalloc
@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from skimage.transform import resize
 
 from dosimeter.data import Dataset
 from dosimeter.errors import DataError, SettingError
@@ -108,26 +107,6 @@ def test_the_fingerprint_tells_data_and_preparation_apart(tiny):
     assert tiny.prepared(size=6, channels=3).fingerprint == prints[0]
 
 
-@pytest.mark.parametrize("size", [32, 20, 7])
-def test_resizing_agrees_with_skimage(size):
-    images = np.random.default_rng(1).integers(0, 256, (3, 28, 24, 3), dtype=np.uint8)
-    resized, _ = made(images).prepared(size=size).split("train")
-    assert (resized.shape, resized.dtype) == ((3, size, size, 3), np.uint8)
-    for ours, image in zip(resized, images, strict=True):
-        exact = resize(image.astype(float), (size, size), order=1, mode="edge", anti_aliasing=False)
-        assert np.abs(ours - exact).max() <= 0.5 + 1e-3  # rounding and nothing else
-
-
-def test_float_images_are_resized_without_rounding_and_stay_in_range():
-    images = np.ones((1, 28, 28), np.float32)
-    images[0, :14] = 0.3
-    resized, _ = made(images).prepared(size=37).split("train")
-    exact = resize(images[0], (37, 37), order=1, mode="edge", anti_aliasing=False)
-    np.testing.assert_allclose(resized[0, :, :, 0], exact, atol=1e-5)
-    white, _ = made(np.ones((1, 3, 3), np.float32)).prepared(size=7).split("train")
-    assert white.max() <= 1  # torch itself gives 1 + 1e-7 here
-
-
 def test_taking_some_images_equals_taking_all(tiny):
     data = tiny.prepared(size=9)
     images, labels = data.split("test")
@@ -137,7 +116,7 @@ def test_taking_some_images_equals_taking_all(tiny):
     assert some.shape[1:] == data.shape == (3, 9, 9)
 
 
-def test_grey_is_repeated_and_colour_is_not_reduced(tiny):
+def test_grey_is_repeated_to_three_channels():
     images = np.random.default_rng(0).integers(0, 256, (4, 5, 5), dtype=np.uint8)
     data = made(images).prepared(channels=3)
     assert data.shape == (3, 5, 5)
@@ -145,12 +124,39 @@ def test_grey_is_repeated_and_colour_is_not_reduced(tiny):
     assert torch.equal(taken[0], torch.from_numpy(images[2]) / 255)
     assert torch.equal(taken[0], taken[1])
     assert torch.equal(taken[0], taken[2])
-    with pytest.raises(DataError, match=re.escape("tiny has 3 channel(s) and cannot be given with 1")):
-        tiny.prepared(channels=1)
-    with pytest.raises(DataError, match="cannot be given with 2"):
-        made(images).prepared(channels=2)
+
+
+def test_other_channels_and_sizes_are_refused(tiny):
+    with pytest.raises(DataError, match=re.escape("made has 1 channel(s) and cannot be given with 2")):
+        made().prepared(channels=2)
+    with pytest.raises(DataError, match=re.escape("made has 4 channel(s) and cannot be given with 3")):
+        made(np.zeros((4, 5, 5, 4), np.uint8)).prepared(channels=3)
     with pytest.raises(SettingError, match="at least 1, got 0"):
         tiny.prepared(size=0)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_statistics_are_those_of_the_images_given(tiny, dtype):
+    """Numpy over all images at once, against sums over parts; grey ones have their own."""
+    images = tiny.train_images.astype(dtype) / (1 if dtype == np.uint8 else 255)
+    data = made(images.astype(dtype), tiny.train_labels)
+    for channels in (3, 1):
+        prepared = data.prepared(channels=channels)
+        values = prepared.images("train", range(30)).double().transpose(0, 1).flatten(1)  # (C, n H W)
+        mean, std = prepared.statistics()
+        assert (len(mean), len(std)) == (channels, channels)
+        np.testing.assert_allclose(mean, values.mean(1), atol=6e-5)
+        np.testing.assert_allclose(std, values.std(1, correction=0), atol=6e-5)
+
+
+def test_statistics_of_one_split_and_of_repeated_grey(monkeypatch):
+    images = np.random.default_rng(0).integers(0, 256, (7, 5, 5), dtype=np.uint8)
+    data = made(images[:0], test_images=images, test_labels=np.arange(7)).prepared(channels=3)
+    mean, std = data.statistics()
+    assert mean == (round(images.mean() / 255, 4),) * 3
+    assert std == (round(images.std() / 255, 4),) * 3
+    monkeypatch.setattr("dosimeter.data.pixels.VALUES_AT_ONCE", 60)  # two images at once
+    assert data.statistics() == (mean, std)
 
 
 def test_preparing_again_starts_from_the_stored_images(tiny):
@@ -167,13 +173,6 @@ def test_preparing_many_images_costs_nothing_until_they_are_taken():
         assert tracemalloc.get_traced_memory()[1] < 20e6  # all of them would take 9 GB
     finally:
         tracemalloc.stop()
-
-
-def test_chunks_of_a_resize_join_without_a_seam(monkeypatch, tiny):
-    whole, _ = tiny.prepared(size=8).split("train")
-    monkeypatch.setattr("dosimeter.data.dataset._FLOATS_AT_ONCE", 7 * 8 * 8 * 3)
-    pieces, _ = tiny.prepared(size=8).split("train")
-    assert np.array_equal(whole, pieces)
 
 
 def test_a_data_set_prints_in_one_line(tiny):

@@ -3,8 +3,9 @@
     load(name or file) -> Dataset -> pick(...) -> Victims
                                   -> partition(labels, clients) -> every client's places
 
-`dataset.py` the images in memory, `files.py` npz files, `sources.py` where public sets are and how they are converted,
-`download.py` fetching, `catalogue.py` names, `partition.py` clients, `victims.py` who is attacked.
+`dataset.py` the images in memory, `pixels.py` their size and channels, `files.py` npz files, `sources.py` where public
+sets are and how they are converted, `download.py` fetching, `catalogue.py` names, `partition.py` clients, `victims.py`
+who is attacked.
 """
 
 from dosimeter.data.catalogue import Row, available, load

@@ -8,20 +8,18 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dosimeter.data import pixels
+from dosimeter.data.pixels import Array
 from dosimeter.errors import DataError, SettingError, unknown
 from dosimeter.types import Shape
 
-Array = NDArray[Any]
 Indices = Sequence[int] | NDArray[np.integer[Any]] | Tensor
 
 SPLITS = ("train", "test")
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
-
-_FLOATS_AT_ONCE = 2**24  # 64 MB: what a resize holds beside its input and output
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,7 +41,7 @@ class Dataset:
     size: int | None = None
     """Height and width to resize to when images are taken out; None keeps them."""
     channels: int | None = None
-    """Channels to repeat grey images to when they are taken out; None keeps them."""
+    """Channels to give images when they are taken out: 3 repeats grey, 1 turns colours into grey; None keeps them."""
 
     def __post_init__(self) -> None:
         for split in SPLITS:
@@ -96,9 +94,10 @@ class Dataset:
         """
         stored = self.train_images if len(self.train_images) else self.test_images
         scale = 255 if stored.dtype == np.uint8 else 1
-        mean = stored.mean((0, 1, 2), dtype=np.float64) / scale
-        std = np.sqrt(np.maximum(_mean_square(stored) / scale**2 - mean**2, 1e-8))
-        repeats = self.shape[0] // len(mean)
+        kept = min(stored.shape[3], self.shape[0])
+        mean, square = (moment / power for moment, power in zip(_moments(stored, kept), (scale, scale**2), strict=True))
+        std = np.sqrt(np.maximum(square - mean**2, 1e-8))
+        repeats = self.shape[0] // kept
         return tuple(np.round(mean, 4).tolist()) * repeats, tuple(np.round(std, 4).tolist()) * repeats
 
     def count(self, split: str) -> int:
@@ -121,15 +120,19 @@ class Dataset:
         self._check_split(split)
         places = self._check_indices(split, indices)
         rows = self._prepare(getattr(self, f"{split}_images")[places])
-        pixels = torch.from_numpy(rows.astype(np.float32)).permute(0, 3, 1, 2).contiguous()
-        return pixels / 255 if rows.dtype == np.uint8 else pixels
+        floats = torch.from_numpy(rows.astype(np.float32)).permute(0, 3, 1, 2).contiguous()
+        return floats / 255 if rows.dtype == np.uint8 else floats
 
     def prepared(self, size: int | None = None, channels: int | None = None) -> "Dataset":
-        """The same data set with images of size x size, and grey ones repeated to 3 channels.
+        """The same data set with images of size x size, grey ones repeated to 3 channels, colours turned into grey.
 
-        Bilinear, corners not aligned, no antialiasing: 28 to 32 is what the CVB paper does. Resized uint8 images are
-        rounded to uint8 again, so that they are what an image file could hold. Nothing is computed before images are
-        taken out, so 60,000 images at 224x224 cost nothing until then. Preparing again starts from the stored images.
+        Bilinear: FedKL's "linear interpolation" (Sec. IV-C), and how the program of CVB makes 3x32x32 of digits and
+        X-rays. `pixels.py` has the details: images that are not square are cropped, bytes stay bytes, grey is the luma
+        of ITU-R 601. Nothing is computed before images are taken out, so 60,000 images at 224x224 cost nothing until
+        then. Preparing again starts from the stored images.
+
+        Deviations: the program of CVB does not round resized pixels to bytes. That of FedKL rounds twice, so that they
+        are up to one of 255 levels off, and stretches photographs that are not square.
         """
         height, width, stored = self.train_images.shape[1:]
         size = self.size if size is None else size
@@ -141,9 +144,7 @@ class Dataset:
         )
 
     def _prepare(self, rows: Array) -> Array:
-        if self.size is not None:
-            rows = _resize(rows, self.size)
-        return rows if self.channels is None else np.repeat(rows, self.channels, axis=3)
+        return rows if self.size is None and self.channels is None else pixels.prepare(rows, self.size, self.channels)
 
     def _check_split(self, split: str) -> None:
         if split not in SPLITS:
@@ -166,27 +167,16 @@ class Dataset:
         return places.astype(np.int64)
 
 
-def _mean_square(images: Array) -> NDArray[np.float64]:
-    """Mean of the squared values of every channel, in parts so that no float copy of all images is made."""
-    sums = [
-        np.square(part, dtype=np.float64).sum((0, 1, 2)) for part in np.array_split(images, len(images) // 1000 + 1)
-    ]
-    mean: NDArray[np.float64] = np.sum(sums, axis=0) / images[..., 0].size
-    return mean
-
-
-def _resize(images: Array, size: int) -> Array:
-    """Bilinear resize (n, H, W, C) -> (n, size, size, C) in the same type, a bounded number of images at once."""
-    height, width, channels = images.shape[1:]
-    chunk = max(1, _FLOATS_AT_ONCE // (channels * max(size * size, height * width)))
-    resized = np.empty((len(images), size, size, channels), images.dtype)
-    for start in range(0, len(images), chunk):
-        pixels = torch.from_numpy(images[start : start + chunk].astype(np.float32)).permute(0, 3, 1, 2)
-        pixels = F.interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=False)
-        # Clamped because the weights of an average may add up to 1 + 1e-7.
-        pixels = pixels.round() if images.dtype == np.uint8 else pixels.clamp(0, 1)
-        resized[start : start + chunk] = pixels.permute(0, 2, 3, 1).numpy()
-    return resized
+def _moments(images: Array, channels: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and mean square of every channel, in parts so that no float copy of all images is made."""
+    parts = range(0, len(images), max(1, pixels.VALUES_AT_ONCE // images[0].size))
+    sums, squares = np.zeros(channels), np.zeros(channels)
+    for part in (images[start : start + parts.step] for start in parts):
+        part = pixels.grey(part) if channels == 1 else part
+        sums += part.sum((0, 1, 2), dtype=np.float64)
+        squares += np.square(part, dtype=np.float64).sum((0, 1, 2))
+    count = images[..., 0].size
+    return sums / count, squares / count
 
 
 def _as_images(array: Array, name: str) -> Array:
@@ -245,8 +235,8 @@ def _check_together(data: Dataset) -> None:
     if data.size is not None and data.size < 1:
         raise SettingError(f"The size of images must be at least 1, got {data.size}.")
     stored = data.train_images.shape[3]
-    if data.channels is not None and (stored, data.channels) not in ((1, 3), (stored, stored)):
+    if data.channels is not None and (stored, data.channels) not in ((1, 3), (3, 1), (stored, stored)):
         raise DataError(
             f"{data.name} has {stored} channel(s) and cannot be given with {data.channels}; "
-            f"only grey images can be repeated to 3."
+            f"only grey (1) can be repeated to 3, and only 3 can be turned into grey (1)."
         )

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from dosimeter.data.dataset import ARRAYS, SPLITS, Array, Dataset
+from dosimeter.data.dataset import ARRAYS, SPLITS, Dataset
+from dosimeter.data.pixels import Array
 from dosimeter.errors import DataError, OutputError
 from dosimeter.types import Shape
 

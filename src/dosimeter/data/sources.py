@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dosimeter.data.dataset import ARRAYS, Array, Dataset
+from dosimeter.data.dataset import ARRAYS, Dataset
 from dosimeter.data.files import Summary, read_npz
+from dosimeter.data.pixels import Array
 from dosimeter.errors import DataError
 
 Bytes = NDArray[np.uint8]
