@@ -46,7 +46,7 @@ def test_the_order_of_places(tmp_path, monkeypatch, cache, tiny):
 
 @pytest.mark.parametrize("name", ["gone.npz", "folder/gone", "./gone.npz"])
 def test_a_missing_file_is_refused(name):
-    with pytest.raises(DataError, match=f"There is no file {name}"):
+    with pytest.raises(DataError, match=f"There is no file or folder {name}"):
         load(name)
 
 

@@ -1,18 +1,31 @@
 """Data sets, who holds them and who is attacked.
 
-    load(name or file) -> Dataset -> pick(...) -> Victims
+    load(name or path) -> Dataset -> pick(...) -> Victims
                                   -> partition(labels, clients) -> every client's places
 
-`dataset.py` the images in memory, `pixels.py` their size and channels, `files.py` npz files, `sources.py` where public
-sets are and how they are converted, `download.py` fetching, `catalogue.py` names, `partition.py` clients, `victims.py`
-who is attacked.
+`dataset.py` the images in memory, `pixels.py` their size and channels, `files.py` npz files, `folder.py` folders of
+images, `sources.py` where public sets are and how they are converted, `download.py` fetching, `catalogue.py` names,
+`partition.py` clients, `victims.py` who is attacked.
 """
 
 from dosimeter.data.catalogue import Row, available, load
 from dosimeter.data.dataset import Dataset
 from dosimeter.data.files import read_npz
+from dosimeter.data.folder import read_folder
 from dosimeter.data.partition import partition
 from dosimeter.data.sources import SOURCES, Source
 from dosimeter.data.victims import pick, pick_decoys
 
-__all__ = ["SOURCES", "Dataset", "Row", "Source", "available", "load", "partition", "pick", "pick_decoys", "read_npz"]
+__all__ = [
+    "SOURCES",
+    "Dataset",
+    "Row",
+    "Source",
+    "available",
+    "load",
+    "partition",
+    "pick",
+    "pick_decoys",
+    "read_folder",
+    "read_npz",
+]

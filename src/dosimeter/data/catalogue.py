@@ -1,4 +1,4 @@
-"""From a name or a file to a data set: the user's file, the user's folder, the installation, the cache, the network."""
+"""From a name or a path to a data set: files and folders of the user, the installation, the cache, the network."""
 
 import os
 import shutil
@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from dosimeter.data.dataset import Dataset
 from dosimeter.data.download import download
 from dosimeter.data.files import LAYOUT, peek, read_npz, write_npz
+from dosimeter.data.folder import read_folder
 from dosimeter.data.sources import EMBEDDED, EMBEDDED_DESCRIPTION, EMBEDDED_SUMMARY, SOURCES, Source, read_embedded
 from dosimeter.errors import DataError, OutputError, unknown
 from dosimeter.types import Shape
@@ -37,12 +38,23 @@ def load(
     channels: int | None = None,
     sources: Mapping[str, Source] = SOURCES,
 ) -> Dataset:
-    """A data set by its file or its name, resized and with grey repeated to 3 channels where asked.
+    """A data set by its npz file, its folder of images or its name, in the size and with the channels asked for.
 
     A name is looked for as NAME.npz in `folder` (by default what DOSIMETER_DATA says), then in the package, then in the
     cache (what DOSIMETER_CACHE says, by default ~/.cache/dosimeter), and is then downloaded into the cache.
+    A name that none of them knows may be a folder of images here.
     """
-    return _find(name_or_path, _own_folder(folder), sources).prepared(size, channels)
+    name = str(name_or_path)
+    if isinstance(name_or_path, Path) or name.endswith(".npz") or any(s in name for s in (os.sep, os.altsep) if s):
+        return _read_path(name, size, channels)
+    own = _own_folder(folder)
+    found = _find(name, own, sources)
+    if found is not None:
+        return found.prepared(size, channels)
+    if os.path.isdir(name):
+        return read_folder(name, size=size, channels=channels)
+    hint = "Or give the path of an npz file or of a folder of images."
+    raise DataError(unknown("data set", name, {EMBEDDED, *sources, *_names(own)}, hint))
 
 
 def available(*, folder: str | Path | None = None, sources: Mapping[str, Source] = SOURCES) -> list[Row]:
@@ -57,22 +69,28 @@ def available(*, folder: str | Path | None = None, sources: Mapping[str, Source]
     return sorted(rows.values(), key=lambda row: (row.name != EMBEDDED, row.name))
 
 
-def _find(name_or_path: str | Path, own: Path | None, sources: Mapping[str, Source]) -> Dataset:
-    name = str(name_or_path)
-    if isinstance(name_or_path, Path) or name.endswith(".npz") or any(s in name for s in (os.sep, os.altsep) if s):
-        path = Path(name_or_path).expanduser()
-        if not path.exists():
-            raise DataError(f"There is no file {name}; expected an npz file with {LAYOUT}, or a name without '.npz'.")
-        return read_npz(path)
-    if own and (own / f"{name}.npz").is_file():
+def _read_path(path: str, size: int | None, channels: int | None) -> Dataset:
+    place = os.path.expanduser(path)
+    if os.path.isdir(place):
+        return read_folder(place, size=size, channels=channels)
+    if not os.path.exists(place):
+        raise DataError(
+            f"There is no file or folder {path}; expected an npz file with {LAYOUT}, a folder of images, or a name "
+            "without '.npz'."
+        )
+    return read_npz(place).prepared(size, channels)
+
+
+def _find(name: str, own: Path | None, sources: Mapping[str, Source]) -> Dataset | None:
+    """The data set of a name; None where nobody knows the name."""
+    if own and os.path.isfile(own / f"{name}.npz"):
         return read_npz(own / f"{name}.npz")
     if name == EMBEDDED:
         return read_embedded()
     path = _cache_folder() / f"{name}.npz"
-    if not path.is_file():
+    if not os.path.isfile(path):
         if name not in sources:
-            names = {EMBEDDED, *sources, *_names(own)}
-            raise DataError(unknown("data set", name, names, "Or give the path of an npz file."))
+            return None
         _fetch(sources[name], path)
     return _from_cache(path)
 
