@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dosimeter.data import load
+from dosimeter.data.embedded import read_embedded
 from dosimeter.data.files import Summary
-from dosimeter.data.sources import read_embedded
 from dosimeter.errors import DataError
 
 

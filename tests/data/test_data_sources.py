@@ -6,11 +6,13 @@ import io
 import subprocess
 import sys
 import tarfile
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dosimeter.data import SOURCES, Source, available, load
 from dosimeter.data.files import peek
@@ -111,9 +113,49 @@ def test_medmnist_keeps_training_and_testing(serve):
     assert server.seen == [("/retinamnist.npz?download=1", None)]
 
 
+def jpeg(width, height, level):
+    buffer = io.BytesIO()
+    picture = np.full((height, width, 3), level, np.uint8)
+    picture[:, : width // 2] //= 2
+    Image.fromarray(picture).save(buffer, "JPEG", quality=95)
+    return buffer.getvalue()
+
+
+def test_photographs_from_a_wheel(serve):
+    """In the order of their numbers, whatever their form: the middle 224 of 256 pixels."""
+    members = {
+        "foolbox/data/imagenet_01_559.jpg": jpeg(640, 320, 80),
+        "foolbox/data/imagenet_00_243.jpg": jpeg(512, 512, 200),
+        "foolbox/data/imagenet_02_7.jpg": jpeg(100, 300, 120),
+        "foolbox/data/cifar10_00_3.png": b"another",
+        "foolbox/__init__.py": b"",
+    }
+    files = {SOURCES["imagenet_samples_224"].files[0].name: wheel(members)}
+    data = load("imagenet_samples_224", sources=served(serve(files), "imagenet_samples_224", files))
+    assert (data.count("test"), data.shape, data.classes) == (3, (3, 224, 224), 1000)
+    assert data.labels("test").tolist() == [243, 559, 7]
+    assert np.abs(data.test_images[:, 100, 200].astype(int) - [[200], [80], [120]]).max() <= 3
+    assert np.abs(data.test_images[:, 100, 20].astype(int) - [[100], [40], [60]]).max() <= 3
+    edge = np.abs(np.diff(data.test_images[:, 100, :, 0].astype(int), axis=1)).argmax(axis=1)
+    assert np.abs(edge - 111).max() <= 1  # the halves meet in the middle
+    with pytest.raises(DataError, match="no images in the split 'train'"):
+        data.labels("train")
+
+
+def wheel(members):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
+        ("imagenet_samples_224", b"no wheel", "is no whole wheel"),
+        ("imagenet_samples_224", wheel({"foolbox/data/imagenet_00_1.jpg": b"x"}), "is no whole wheel"),
+        ("imagenet_samples_224", wheel({"else": b""}), "holds no photographs foolbox/data/imagenet_"),
         ("cifar10", b"no archive", "is no whole tar.gz file"),
         ("cifar10", tar({"else": b""}), "has no file cifar-10-batches-bin/data_batch_1.bin"),
         ("cifar100", tar({"cifar-100-binary/train.bin": bytes(3000)}), "has 3000 bytes, expected a multiple of 3074"),
@@ -196,6 +238,10 @@ def test_sources_are_complete():
         assert all(len(file.md5) == 32 for file in source.files)
         assert source.description
         assert source.licence
+        assert source.papers
+        assert set(source.papers) <= {"IG", "PPP", "CVB", "Bayes", "FedKL"}
+        assert source.known.classes > 1
+        assert len(source.known.mean) == len(source.known.std)
     assert SOURCES["mnist"].url(SOURCES["mnist"].files[0]) == (
         "https://ossci-datasets.s3.amazonaws.com/mnist/train-images-idx3-ubyte.gz"
     )

@@ -3,9 +3,9 @@
     load(name or path) -> Dataset -> pick(...) -> Victims
                                   -> partition(labels, clients) -> every client's places
 
-`dataset.py` the images in memory, `pixels.py` their size and channels, `files.py` npz files, `folder.py` folders of
-images, `sources.py` where public sets are and how they are converted, `download.py` fetching, `catalogue.py` names,
-`partition.py` clients, `victims.py` who is attacked.
+`dataset.py` the images in memory, `pixels.py` their size and channels, `embedded.py` the set that needs no download,
+`files.py` npz files, `folder.py` folders of images, `sources.py` where public sets are and how they are converted,
+`download.py` fetching, `catalogue.py` names, `partition.py` clients, `victims.py` who is attacked.
 """
 
 from dosimeter.data.catalogue import Row, available, load

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +10,10 @@ from typing import Literal, NamedTuple
 
 from dosimeter.data.dataset import Dataset
 from dosimeter.data.download import download
+from dosimeter.data.embedded import EMBEDDED, EMBEDDED_DESCRIPTION, EMBEDDED_PAPERS, EMBEDDED_SUMMARY, read_embedded
 from dosimeter.data.files import LAYOUT, peek, read_npz, write_npz
 from dosimeter.data.folder import read_folder
-from dosimeter.data.sources import EMBEDDED, EMBEDDED_DESCRIPTION, EMBEDDED_SUMMARY, SOURCES, Source, read_embedded
+from dosimeter.data.sources import SOURCES, Source
 from dosimeter.errors import DataError, OutputError, unknown
 from dosimeter.types import Shape
 
@@ -28,6 +29,7 @@ class Row(NamedTuple):
     shape: Shape | None  # (C, H, W)
     description: str
     where: Where
+    papers: str  # which of the five papers use it, "-" where that is not known
 
 
 def load(
@@ -50,7 +52,8 @@ def load(
     own = _own_folder(folder)
     found = _find(name, own, sources)
     if found is not None:
-        return found.prepared(size, channels)
+        known = sources[name].known if name in sources else None
+        return replace(found, known=known).prepared(size, channels)
     if os.path.isdir(name):
         return read_folder(name, size=size, channels=channels)
     hint = "Or give the path of an npz file or of a folder of images."
@@ -61,9 +64,13 @@ def available(*, folder: str | Path | None = None, sources: Mapping[str, Source]
     """Every data set that `load` knows by name, and where it would come from; by name, the package's first."""
     own, cache = _own_folder(folder), _cache_folder()
     # From the last place looked in to the first, so that the first wins.
-    rows = {name: Row(name, *source.summary, _describe(source), "to download") for name, source in sources.items()}
+    rows = {
+        name: Row(name, *source.summary, _describe(source), "to download", _cite(source.papers))
+        for name, source in sources.items()
+    }
     rows |= {name: _row(cache / f"{name}.npz", "cache", sources) for name in _names(cache)}
-    rows[EMBEDDED] = Row(EMBEDDED, *EMBEDDED_SUMMARY, EMBEDDED_DESCRIPTION, "in the package")
+    cited = _cite(EMBEDDED_PAPERS)
+    rows[EMBEDDED] = Row(EMBEDDED, *EMBEDDED_SUMMARY, EMBEDDED_DESCRIPTION, "in the package", cited)
     if own:
         rows |= {name: _row(own / f"{name}.npz", "folder", sources) for name in _names(own)}
     return sorted(rows.values(), key=lambda row: (row.name != EMBEDDED, row.name))
@@ -160,17 +167,22 @@ def _cache_folder() -> Path:
 
 
 def _row(path: Path, where: Where, sources: Mapping[str, Source]) -> Row:
+    source = sources.get(path.stem)
+    cited = _cite(source.papers if source else ())
     try:
         summary = peek(path)
     except DataError as error:
-        return Row(path.stem, None, None, None, f"unreadable: {error}", where)
+        return Row(path.stem, None, None, None, f"unreadable: {error}", where, cited)
     description = f"the file {path.name}"
-    if path.stem in sources:
-        source = sources[path.stem]
+    if source is not None:
         # A result on part of a set must not be quoted as one on the set.
         description = _describe(source) + ("" if summary == source.summary else "; other images than the public set")
-    return Row(path.stem, *summary, description, where)
+    return Row(path.stem, *summary, description, where, cited)
 
 
 def _describe(source: Source) -> str:
     return f"{source.description}; licence: {source.licence}"
+
+
+def _cite(papers: Sequence[str]) -> str:
+    return ", ".join(papers) or "-"

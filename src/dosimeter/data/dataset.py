@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,14 @@ Indices = Sequence[int] | NDArray[np.integer[Any]] | Tensor
 
 SPLITS = ("train", "test")
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+
+
+class Known(NamedTuple):
+    """What is known of a task that the images at hand may not show: they may be few of many."""
+
+    classes: int
+    mean: tuple[float, ...] = ()  # of every channel, as networks are trained with; () where those of the images do
+    std: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,6 +50,8 @@ class Dataset:
     """Height and width to resize to when images are taken out; None keeps them."""
     channels: int | None = None
     """Channels to give images when they are taken out: 3 repeats grey, 1 turns colours into grey; None keeps them."""
+    known: Known | None = field(default=None, repr=False)
+    """What is known of the task; by default all is read off the images."""
 
     def __post_init__(self) -> None:
         for split in SPLITS:
@@ -71,11 +81,11 @@ class Dataset:
 
     @cached_property
     def classes(self) -> int | None:
-        """The largest label of both splits + 1, or None when the labels are no classes."""
+        """The largest label of both splits + 1 or as many as are known, or None when the labels are no classes."""
         both = [labels for labels in (self.train_labels, self.test_labels) if len(labels)]
         if any(labels.ndim != 1 or labels.dtype != np.int64 for labels in both):
             return None
-        return int(max(labels.max() for labels in both)) + 1
+        return max(self.known.classes if self.known else 0, int(max(labels.max() for labels in both)) + 1)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -90,8 +100,11 @@ class Dataset:
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of every channel in [0, 1], for a model's normalisation, to 4 decimals.
 
-        Over the stored training images, or the test images where there are no others; resizing does not change them.
+        Those that are known of the task; otherwise over the stored training images, or the test images where there are
+        no others. Resizing does not change them.
         """
+        if self.known and len(self.known.mean) == self.shape[0]:
+            return self.known.mean, self.known.std
         stored = self.train_images if len(self.train_images) else self.test_images
         scale = 255 if stored.dtype == np.uint8 else 1
         kept = min(stored.shape[3], self.shape[0])

