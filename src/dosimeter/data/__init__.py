@@ -2,16 +2,19 @@
 
     load(name or path) -> Dataset -> pick(...) -> Victims
                                   -> partition(labels, clients) -> every client's places
+    GaussianTask().draw(...)             -> Victims
 
 `dataset.py` the images in memory, `pixels.py` their size and channels, `embedded.py` the set that needs no download,
 `files.py` npz files, `folder.py` folders of images, `sources.py` where public sets are and how they are converted,
-`download.py` fetching, `catalogue.py` names, `partition.py` clients, `victims.py` who is attacked.
+`download.py` fetching, `catalogue.py` names, `partition.py` clients, `victims.py` who is attacked;
+`gaussian.py` a task of points whose prior is known exactly.
 """
 
 from dosimeter.data.catalogue import Row, available, load
 from dosimeter.data.dataset import Dataset
 from dosimeter.data.files import read_npz
 from dosimeter.data.folder import read_folder
+from dosimeter.data.gaussian import GaussianTask
 from dosimeter.data.partition import partition
 from dosimeter.data.sources import SOURCES, Source
 from dosimeter.data.victims import pick, pick_decoys
@@ -19,6 +22,7 @@ from dosimeter.data.victims import pick, pick_decoys
 __all__ = [
     "SOURCES",
     "Dataset",
+    "GaussianTask",
     "Row",
     "Source",
     "available",
