@@ -82,7 +82,7 @@ def _case(case: Case, effort: Effort, python: Path | None, after: Callable[[], N
     """All ways on one case, and what the engine needs for it."""
     ready, seconds, cores = Ready(case), effort.seconds, os.cpu_count() or 1
     counts = sorted({1, cores})
-    with breaching.started(python, case) as other:
+    with breaching.started(python, ready) as other:
         others = {_named("usual", n): usual(ready, n, seconds) for n in counts}
         others |= {_named("breaching", n): other.burst(n, seconds) for n in counts}
         for first in others.values():

@@ -84,14 +84,19 @@ def draw(victims: int, batch: int, purpose: str) -> tuple[Tensor, Tensor]:
     return torch.rand(victims, batch, *SHAPE, generator=stream), labels
 
 
-def usual_slope(model: nn.Module, loss: Loss, observed: Sequence[Tensor], images: Tensor, labels: Tensor) -> Tensor:
-    """(B, C, H, W): the step of public tools, for one victim: differentiate twice, with every gradient written out."""
-    images = images.detach().requires_grad_()
+def usual_loss(model: nn.Module, loss: Loss, observed: Sequence[Tensor], images: Tensor, labels: Tensor) -> Tensor:
+    """(): 1 - cosine for one victim, with every gradient written out."""
     weights = [p for p in model.parameters() if p.requires_grad]
     simulated = torch.autograd.grad(loss(model(images), labels), weights, create_graph=True)
     cross = torch.stack([(s * o).sum() for s, o in zip(simulated, observed, strict=True)]).sum()
     norms = [torch.stack([g.square().sum() for g in gradient]).sum().sqrt() for gradient in (simulated, observed)]
-    return torch.autograd.grad(1 - cross / norms[0] / norms[1], images)[0]
+    return 1 - cross / norms[0] / norms[1]
+
+
+def usual_slope(model: nn.Module, loss: Loss, observed: Sequence[Tensor], images: Tensor, labels: Tensor) -> Tensor:
+    """(B, C, H, W): the step of public tools, for one victim: differentiate twice."""
+    images = images.detach().requires_grad_()
+    return torch.autograd.grad(usual_loss(model, loss, observed, images, labels), images)[0]
 
 
 def usual(ready: Ready, threads: int, seconds: float) -> Burst:

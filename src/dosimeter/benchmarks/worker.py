@@ -1,10 +1,11 @@
 """Run by the python of an environment that has breaching, which need not have dosimeter: times breaching's own loop.
 
-    python worker.py '{"package": ..., "model": "cnn", "settings": {}, "shape": [3, 32, 32], "classes": 10, "batch": 1}'
+    python worker.py '{"package": ..., "victim": ..., "model": "cnn", "settings": {}, "shape": ..., "classes": 10}'
 
-answers with breaching's version, then every line {"threads": 1, "seconds": 0.5} with {"rate": image-steps a second}.
-Its steps are those of its Inverting Gradients with a cosine match and without total variation; unlike those of the
-other ways they include Adam's move. Whatever goes wrong ends the process, with the reason on standard error.
+reads what was observed of a victim and the images to start from, and answers with versions and with breaching's loss
+there, then every line {"threads": 1, "seconds": 0.5} with {"rate": image-steps a second}. Its steps are those of its
+Inverting Gradients with a cosine match and without total variation; unlike those of the other ways they include Adam's
+move. Whatever goes wrong ends the process, with the reason on standard error.
 """
 
 import json
@@ -15,7 +16,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
 
 
 def build(job: dict[str, Any]) -> torch.nn.Module:
@@ -39,7 +39,9 @@ class Loop:
         import breaching  # type: ignore[import-not-found]
         from omegaconf import OmegaConf  # type: ignore[import-not-found]
 
-        model, loss, self.batch = build(job), torch.nn.CrossEntropyLoss(), job["batch"]
+        model, loss = build(job), torch.nn.CrossEntropyLoss()
+        self.victim = torch.load(job["victim"], weights_only=True)
+        self.batch = len(self.victim["labels"])
         self.settings = breaching.get_attack_config("invertinggradients")
         self.settings.regularization.total_variation.scale = 0.0
         setup = {"device": torch.device("cpu"), "dtype": torch.float}
@@ -55,24 +57,30 @@ class Loop:
                 "metadata": OmegaConf.create(about),
             }
         ]
-        images, labels = torch.rand(self.batch, *job["shape"]), torch.randint(job["classes"], (self.batch,))
-        self.gradient = torch.autograd.grad(loss(model(images), labels), list(model.parameters()))
-        self.labels: Tensor = labels
+
+    def losses(self, steps: int) -> list[float]:
+        """What it minimises, before each of so many steps of a new attack."""
+        about = {"num_data_points": self.batch, "labels": self.victim["labels"], "local_hyperparams": None}
+        shared = [{"gradients": self.victim["observed"], "buffers": None, "metadata": about}]
+        self.settings.optim.max_iterations = steps
+        self.begun.clear()
+        _, stats = self.attacker.reconstruct(self.server, shared, {}, initial_data=self.victim["images"])
+        found = list(stats["Trial_0_Val"])
+        if len(found) < steps:
+            raise ArithmeticError(f"its loss is not finite after {len(found)} steps")
+        return found
 
     def seconds(self, steps: int) -> float:
         """How long so many of its steps take, from the begin of one to the begin of another; its set-up is left out."""
-        about = {"num_data_points": self.batch, "labels": self.labels.clone(), "local_hyperparams": None}
-        shared = [{"gradients": [g.clone() for g in self.gradient], "buffers": None, "metadata": about}]
-        self.settings.optim.max_iterations = steps + 1
-        self.begun.clear()
-        self.attacker.reconstruct(self.server, shared, {}, dryrun=False)
+        self.losses(steps + 1)
         return self.begun[steps] - self.begun[0]
 
 
 def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr  # what breaching prints must not come between the answers
     loop = Loop(json.loads(sys.argv[1]))
-    print(json.dumps({"version": version("breaching")}), file=answers, flush=True)
+    about = {"version": f"{version('breaching')} on torch {torch.__version__}", "loss": loop.losses(1)[0]}
+    print(json.dumps(about), file=answers, flush=True)
     pace: dict[int, float] = {}
     for line in sys.stdin:
         asked = json.loads(line)
