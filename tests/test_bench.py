@@ -235,3 +235,13 @@ def test_attacks_end_where_the_usual_ways_do() -> None:
     engine, usual = map(float, re.findall(r"(?:engine|way) (\d\.\d+)", result.stdout))
     assert engine == pytest.approx(usual, abs=0.02)
     assert "over 2 images" in " ".join(result.stdout.split())
+
+
+def test_a_profile_lists_the_costliest_operations_first() -> None:
+    found = CliRunner().invoke(app, ["bench", "profile", "--only", "cnn", "--quick", "--lines", "400"])
+    assert found.exit_code == 0, found.output
+    assert "cnn, a tile of 2 victims on one thread, by chain" in " ".join(found.output.split())
+    times = [float(row.split("│")[-3].replace(",", "")) for row in found.output.splitlines() if "%" in row]
+    assert len(times) > 20
+    assert times == sorted(times, reverse=True)
+    assert "bmm" in found.output

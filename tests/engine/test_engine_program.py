@@ -13,7 +13,7 @@ def work(x: Tensor, kept: Tensor) -> Tensor:
     """Writing, reading and looking at tensors in another shape, with a result that has no place of its own."""
     torch.mul(x, 2, out=kept)
     kept.view(-1)[:3].add_(1)
-    rows = kept.t().reshape(4, 3)  # a copy
+    rows = kept.t().reshape(2, 6).view(4, 3)  # a copy
     picked = rows.index_select(0, ORDER)
     return (picked.softmax(1) - rows.sum()).clamp_min(-50.0) / 3
 

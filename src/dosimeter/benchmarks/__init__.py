@@ -5,12 +5,14 @@ ways       the same step done in several ways: the usual one, vmap, the engine's
 breaching  the public package of that name, in an environment of its own (worker.py runs there)
 rounds     bursts of all ways in turn, so that a noisy neighbour hits all alike
 memory     the engine's peak memory
+profile    where the time of a step goes
 agreement  whether attacks end where the usual way's do
 measuring  the whole measurement          report   its tables, file and plot
 """
 
 from dosimeter.benchmarks.agreement import compare
 from dosimeter.benchmarks.measuring import FULL, QUICK, Effort, run
+from dosimeter.benchmarks.profile import profiles
 from dosimeter.benchmarks.report import prepare, show, write
 
-__all__ = ["FULL", "QUICK", "Effort", "compare", "prepare", "run", "show", "write"]
+__all__ = ["FULL", "QUICK", "Effort", "compare", "prepare", "profiles", "run", "show", "write"]

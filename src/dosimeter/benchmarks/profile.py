@@ -1,11 +1,12 @@
 """Where the time of the engine's step goes: its operations by `torch.profiler`, on one tile and one thread."""
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from dosimeter.benchmarks.cases import Case
+from dosimeter.benchmarks.cases import Case, choose
 from dosimeter.benchmarks.rounds import on_threads
 from dosimeter.benchmarks.ways import Ready
 from dosimeter.engine.program import OFTEN
@@ -22,8 +23,13 @@ class Line(NamedTuple):
     microseconds: float  # of an image-step, without the operations that it calls
 
 
-def take(case: Case) -> tuple[list[Line], str]:
-    """All operations of a step, the costliest first, and what was measured in one line."""
+def profiles(only: Sequence[str], *, quick: bool) -> Iterator[tuple[str, list[Line]]]:
+    """Of every case of those names what was measured, in a line, and a step's operations, the costliest first."""
+    for case in choose(only, quick=quick)[0]:
+        yield _profile(case)
+
+
+def _profile(case: Case) -> tuple[str, list[Line]]:
     ready = Ready(case, lean=True)
     tile = ready.tiles[0]
     with on_threads(1):
@@ -40,7 +46,7 @@ def take(case: Case) -> tuple[list[Line], str]:
     total = sum(line.microseconds for line in lines)
     size = f"a tile of {len(tile.labels)} victims on one thread"
     about = f"{case.name}, {size}, by {tile.matcher.way}: {total:,.0f} microseconds an image-step, recording included"
-    return sorted(lines, key=lambda line: -line.microseconds), about
+    return about, sorted(lines, key=lambda line: -line.microseconds)
 
 
 def _shapes(given: object) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from dosimeter import benchmarks, spec
 from dosimeter.attacks import presets
@@ -50,3 +51,20 @@ def engine_command(
         found = benchmarks.run(effort, only=only or (), python=breaching)
         benchmarks.write(found, out_)
     benchmarks.show(found, out)
+
+
+@app.command("profile")
+def profile_command(
+    only: Annotated[list[str] | None, typer.Option(help="Profile only this case. May be repeated.")] = None,
+    lines: Annotated[int, typer.Option(min=1, help="Operations to show, the costliest first.")] = 20,
+    quick: Annotated[bool, typer.Option(help="Few victims of small models, to see that all works.")] = False,
+) -> None:
+    """Show where the time of the engine's step goes, operation by operation, on one tile and one thread."""
+    with refusals():
+        for about, found in benchmarks.profiles(only or (), quick=quick):
+            table = Table("operation", "shapes", "calls a step", "microseconds", "share", title=about)
+            total = sum(line.microseconds for line in found)
+            for line in found[:lines]:
+                share = f"{line.microseconds / total:.1%}"
+                table.add_row(line.operation, line.shapes, f"{line.calls:g}", f"{line.microseconds:,.1f}", share)
+            out.print(table)

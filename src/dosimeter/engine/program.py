@@ -124,7 +124,7 @@ def _script(calls: list[Call]) -> Callable[[], None] | None:
         line = f"torch.ops.{operation._schema.name.replace('::', '.')}({given})"
         lines.append(line if into is None else f"{written(into)}.copy_({line})")
     try:
-        unit = torch.jit.CompilationUnit("def run(t: List[Tensor]) -> None:\n    " + "\n    ".join(lines))
+        unit = torch.jit.CompilationUnit("def run(t: List[Tensor]) -> None:\n    " + "\n    ".join(lines) + "\n")
     except RuntimeError:
         return None
     return lambda: unit.run(tensors)
