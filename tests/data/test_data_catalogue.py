@@ -48,8 +48,16 @@ def test_the_order_of_places(tmp_path, monkeypatch, cache, tiny):
 
 @pytest.mark.parametrize("name", ["gone.npz", "folder/gone", "./gone.npz"])
 def test_a_missing_file_is_refused(name):
-    with pytest.raises(DataError, match=f"There is no file or folder {name}"):
+    with pytest.raises(DataError, match=f"There is no file or folder {name!r}"):
         load(name)
+
+
+@pytest.mark.parametrize("name", ["", "a" * 400, "a\0b", "~nobody here/x", "a\nb/c", "b/" + "a" * 400, "x/a\0b"])
+def test_odd_names_are_refused_in_one_line(name):
+    with pytest.raises(DataError, match=r"Unknown data set|There is no file or folder") as caught:
+        load(name)
+    assert "\n" not in str(caught.value)
+    assert "\0" not in str(caught.value)
 
 
 def test_a_missing_folder_is_refused(monkeypatch, tmp_path):

@@ -67,6 +67,8 @@ def test_float_images_are_taken_as_they_are():
         ({"images": np.zeros((4, 0, 5), np.uint8)}, "got (4, 0, 5, 1)"),
         ({"labels": np.arange(3)}, "train_images has 4 rows but train_labels 3"),
         ({"labels": np.array([0, 1, -1, 2])}, "classes from 0 on, got -1"),
+        ({"labels": np.array([0, 1, 2**20, 2])}, "numbered from 0 on, got 1048576"),
+        ({"labels": np.array([0, 1, 2**63, 2], np.uint64)}, "got 9223372036854775808"),
         ({"labels": np.array(["a", "b", "c", "d"])}, "train_labels must be integers or floats"),
         ({"labels": np.array([0, 1, np.nan, 2])}, "train_labels must be finite"),
         ({"test_images": np.zeros((0, 6, 6), np.uint8)}, "differ after the first axis"),
@@ -131,8 +133,10 @@ def test_other_channels_and_sizes_are_refused(tiny):
         made().prepared(channels=2)
     with pytest.raises(DataError, match=re.escape("made has 4 channel(s) and cannot be given with 3")):
         made(np.zeros((4, 5, 5, 4), np.uint8)).prepared(channels=3)
-    with pytest.raises(SettingError, match="at least 1, got 0"):
+    with pytest.raises(SettingError, match="at least 1 and at most 16,384, got 0"):
         tiny.prepared(size=0)
+    with pytest.raises(SettingError, match="got 100000"):
+        tiny.prepared(size=100000)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])

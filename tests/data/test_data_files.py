@@ -1,5 +1,7 @@
 """npz files: whole ones, half ones and hostile ones."""
 
+import io
+import os
 import pickle
 import re
 import zipfile
@@ -8,8 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.lib import format as npy
 
-from dosimeter.data import Dataset, read_npz
+from dosimeter.data import Dataset, available, read_npz
 from dosimeter.data.files import Summary, peek, write_npz
 from dosimeter.errors import DataError, OutputError
 
@@ -100,6 +103,42 @@ def test_a_folder_and_a_missing_file_are_refused(tmp_path):
         read_npz(tmp_path)
     with pytest.raises(DataError, match=r"Cannot open no\.npz: No such file"):
         read_npz(tmp_path / "no.npz")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes that have names")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npz")
+    for read in (read_npz, peek):
+        with pytest.raises(DataError, match=r"Cannot open pipe\.npz: it is no regular file"):
+            read(tmp_path / "pipe.npz")
+    assert [row.description for row in available(folder=tmp_path) if row.name == "pipe"] == [
+        "unreadable: Cannot open pipe.npz: it is no regular file."
+    ]
+
+
+def test_a_file_that_unpacks_to_more_than_the_memory_is_refused(saved, monkeypatch):
+    path = saved(train_images=np.zeros((5, 900, 900, 3), np.uint8), test_images=np.zeros((2, 900, 900, 3), np.uint8))
+    assert path.stat().st_size < 50_000
+    assert read_npz(path).count("train") == 5
+    monkeypatch.setattr("dosimeter.data.files._memory", lambda: 7 * 900 * 900 * 3)
+    with pytest.raises(DataError, match=r"mine\.npz unpacks to 0\.0 GiB, more than the 0\.0 GiB of memory here"):
+        read_npz(path)
+    assert peek(path) == Summary(5, 2, (3, 900, 900))
+
+
+@pytest.mark.parametrize("shape", [(-1, 2, 2), (5, 0, 2), (5,), (5, 2, 2, 3, 3), (), (2**40, 2, 2)])
+def test_a_header_that_claims_another_form_is_refused(tmp_path, shape):
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("train_images", "train_labels"):
+            header = io.BytesIO()
+            npy.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+            archive.writestr(f"{name}.npy", header.getvalue() + b"abc")
+    with pytest.raises(DataError, match=r"x\.npz: train_images cannot be read"):
+        read_npz(path)
+    if shape[:1] != (2**40,):  # that may be right as far as a header tells
+        with pytest.raises(DataError, match=r"x\.npz: train_images cannot be read"):
+            peek(path)
 
 
 def test_a_member_that_is_no_array_is_refused(tmp_path):

@@ -416,7 +416,9 @@ def test_a_folder_that_may_not_be_opened(photos, monkeypatch):
 
 def test_too_many_images_are_refused_before_any_is_read(photos, monkeypatch):
     monkeypatch.setattr(folder, "MOST_BYTES", 3 * 5 * 7 * 3 - 1)
-    with pytest.raises(DataError, match=r"'photos' has 3 images, which take 0\.0 GiB at 7x5, more than 0\.0; use a sm"):
+    with pytest.raises(
+        DataError, match=r"'photos' has 3 image\(s\), which take 0\.0 GiB at 7x5, more than 0\.0; use a sm"
+    ):
         load(photos)
     monkeypatch.setattr(Image, "open", None)
     with pytest.raises(DataError, match="at 224x224, more than"):
@@ -445,7 +447,7 @@ def test_settings_that_cannot_be(photos):
         DataError, match=re.escape("photos can be given with 1 channel (grey) or 3 (colours), not with 2")
     ):
         load(photos, channels=2)
-    with pytest.raises(SettingError, match="size of images must be at least 1, got 0"):
+    with pytest.raises(SettingError, match="size of images must be at least 1 and at most 16,384, got 0"):
         load(photos, size=0)
 
 

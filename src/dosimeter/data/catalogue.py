@@ -82,7 +82,7 @@ def _read_path(path: str, size: int | None, channels: int | None) -> Dataset:
         return read_folder(place, size=size, channels=channels)
     if not os.path.exists(place):
         raise DataError(
-            f"There is no file or folder {path}; expected an npz file with {LAYOUT}, a folder of images, or a name "
+            f"There is no file or folder {path!r}; expected an npz file with {LAYOUT}, a folder of images, or a name "
             "without '.npz'."
         )
     return read_npz(place).prepared(size, channels)

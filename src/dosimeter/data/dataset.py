@@ -19,6 +19,10 @@ from dosimeter.types import Shape
 Indices = Sequence[int] | NDArray[np.integer[Any]] | Tensor
 
 SPLITS = ("train", "test")
+LARGEST = 2**14
+"""Pixels a side that images may be resized to; more are a slip of the hand."""
+MOST_CLASSES = 2**20
+"""More are no classes but numbers of something else, and would become a layer as wide."""
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 
 
@@ -228,7 +232,17 @@ def _as_labels(array: Array, name: str) -> Array:
         array = array[:, 0]  # MedMNIST's files have (n, 1)
     if array.ndim == 1 and array.size and int(array.min()) < 0:
         raise DataError(f"{name} must be classes from 0 on, got {array.min()}; make targets that are no classes float.")
+    if array.ndim == 1 and array.size and int(array.max()) >= MOST_CLASSES:
+        raise DataError(
+            f"{name} must be classes, numbered from 0 on, got {array.max()}; give the classes small numbers."
+        )
     return array.astype(np.int64, copy=False)
+
+
+def check_size(size: int | None) -> None:
+    """Refuse a size that images cannot be resized to."""
+    if size is not None and not 1 <= size <= LARGEST:
+        raise SettingError(f"The size of images must be at least 1 and at most {LARGEST:,}, got {size}.")
 
 
 def _check_together(data: Dataset) -> None:
@@ -245,8 +259,7 @@ def _check_together(data: Dataset) -> None:
             )
     if not len(data.train_images) + len(data.test_images):
         raise DataError(f"{data.source}: both splits are empty; at least one must have images.")
-    if data.size is not None and data.size < 1:
-        raise SettingError(f"The size of images must be at least 1, got {data.size}.")
+    check_size(data.size)
     stored = data.train_images.shape[3]
     if data.channels is not None and (stored, data.channels) not in ((1, 3), (3, 1), (stored, stored)):
         raise DataError(

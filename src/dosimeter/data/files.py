@@ -60,6 +60,7 @@ def read_npz(path: str | Path) -> Dataset:
     path = Path(path)
     with _open(path) as archive:
         splits = _splits(path, archive)
+        _check_room(path, archive)
         found = {name: _read(path, archive, name) for name in ARRAYS if name.split("_")[0] in splits}
     for name in ARRAYS:
         split, part = name.split("_")
@@ -100,13 +101,18 @@ def peek(path: Path) -> Summary:
             try:
                 with archive.open(f"{name}.npy") as file:
                     (count, height, width, *last), _, _ = _HEADERS[npy.read_magic(file)](file)
-                    counts[split], shape = count, (last[0] if last else 1, height, width)
+                    (channels,) = last or [1]
+                    counts[split], shape = count, (channels, height, width)
+                    if count < 0 or min(shape) < 1:
+                        raise ValueError(f"its shape is {(count, height, width, *last)}")
             except _BROKEN as error:
                 raise _corrupt(path, name, error) from error
     return Summary(counts["train"], counts["test"], shape)
 
 
 def _open(path: Path) -> zipfile.ZipFile:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError(f"Cannot open {path.name}: it is no regular file.")  # opening a pipe would wait for ever
     try:
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file):
@@ -128,6 +134,25 @@ def _splits(path: Path, archive: zipfile.ZipFile) -> list[str]:
         # As a list, because Python then escapes whatever a damaged name holds.
         raise DataError(f"{path.name} lacks {', '.join(missing)}; expected {LAYOUT}, got {sorted(present)}.")
     return splits
+
+
+def _check_room(path: Path, archive: zipfile.ZipFile) -> None:
+    """A file of a few megabytes may unpack to more than the machine has."""
+    claimed = sum(archive.getinfo(f"{name}.npy").file_size for name in ARRAYS if f"{name}.npy" in archive.NameToInfo)
+    memory = _memory()
+    if claimed > memory:
+        raise DataError(
+            f"{path.name} unpacks to {claimed / 2**30:,.1f} GiB, more than the {memory / 2**30:,.1f} GiB of memory "
+            "here; use fewer or smaller images."
+        )
+
+
+def _memory() -> float:
+    """Bytes of memory, infinity where the system does not tell."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
 
 
 def _read(path: Path, archive: zipfile.ZipFile, name: str) -> Array:

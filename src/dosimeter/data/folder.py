@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from dosimeter.data.dataset import SPLITS, Dataset
+from dosimeter.data.dataset import SPLITS, Dataset, check_size
 from dosimeter.data.pixels import Array, resize
-from dosimeter.errors import DataError, SettingError
+from dosimeter.errors import DataError
 from dosimeter.progress import bar
 
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
@@ -72,8 +72,7 @@ def read_folder(path: str | Path, *, size: int | None = None, channels: int | No
     name = root.name or "images"
     if channels not in (None, 1, 3):
         raise DataError(f"{name} can be given with 1 channel (grey) or 3 (colours), not with {channels}.")
-    if size is not None and size < 1:
-        raise SettingError(f"The size of images must be at least 1, got {size}.")
+    check_size(size)
     files = list(_walk(root))
     if size is not None:
         _check_room(root, len(files), (size, size, channels or 1))
@@ -183,8 +182,8 @@ def _check_room(root: Path, count: int, shape: tuple[int, ...]) -> None:
     needed = count * prod(shape)
     if needed > MOST_BYTES:
         raise DataError(
-            f"{_shown(root, root)} has {count:,} images, which take {needed / 2**30:,.1f} GiB at {_sides(shape)}, more "
-            f"than {MOST_BYTES / 2**30:,.1f}; use a smaller size or fewer images."
+            f"{_shown(root, root)} has {count:,} image(s), which take {needed / 2**30:,.1f} GiB at {_sides(shape)}, "
+            f"more than {MOST_BYTES / 2**30:,.1f}; use a smaller size or fewer images."
         )
 
 
