@@ -222,6 +222,12 @@ def test_bad_input_is_one_line(words: tuple[str, ...], said: str, tmp_path: Path
     assert said in " ".join(err.split())
 
 
+def test_cases_are_named_where_breaching_fared_differently() -> None:
+    cases = [{"name": name, "breaching": said} for name, said in (("mlp", "0.1"), ("cnn", "not"), ("vit", "0.1"))]
+    assert report._breaching(cases[::2]) == ["breaching: 0.1"]
+    assert report._breaching(cases) == ["breaching (mlp, vit): 0.1", "breaching (cnn): not"]
+
+
 def test_fewer_victims_than_asked_for_are_said() -> None:
     whole = {"name": "mlp", "victims_asked": 128, "victims": 128, "victims_vmap": 128}
     assert report._cut(whole) == ""

@@ -21,13 +21,13 @@ from dosimeter.benchmarks.cases import CLASSES, SHAPE
 from dosimeter.benchmarks.rounds import Burst
 from dosimeter.benchmarks.ways import Ready, usual_loss
 
-PATIENCE = 120.0
-"""Seconds to wait for an answer."""
+PATIENCE = 300.0
+"""Seconds to wait for an answer; a busy machine was seen to stop it for two minutes."""
 ROUNDING = 1e-5
 """How far its loss, 1 - cosine, may be from ours on the same victim."""
 KEEP = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 """Makes glibc keep freed memory for the next step. A young process gives it back instead, and gets it page by page
-again: 16,000 faults a step of the MLP, which made it half as fast as in this process, whose heap has grown before."""
+again: 16,000 faults a step of the MLP, which made it half as fast as in a process whose heap has grown before."""
 
 
 def find(given: Path | None) -> Path | None:

@@ -52,10 +52,8 @@ def show(found: dict[str, Any], console: Console) -> None:
     """Print tables: the ways, the engine beside the best of them and the machine, and the series."""
     if found["cases"]:
         console.print(_ways(found["cases"]), _engine(found["cases"]))
-        for said in dict.fromkeys(case["breaching"] for case in found["cases"]):
-            console.print(f"breaching: {escape(said)}", soft_wrap=True, highlight=False)
-        for note in filter(None, map(_cut, found["cases"])):
-            console.print(note, soft_wrap=True, highlight=False)
+        for note in [*_breaching(found["cases"]), *filter(None, map(_cut, found["cases"]))]:
+            console.print(escape(note), soft_wrap=True, highlight=False)
     for series in found["series"]:
         console.print(_sizes(series))
 
@@ -82,6 +80,15 @@ def _engine(cases: Sequence[dict[str, Any]]) -> Table:
         )
     table.caption = "peak: products of 1024x1024 matrices on one thread / on every core at once"
     return table
+
+
+def _breaching(cases: Sequence[dict[str, Any]]) -> list[str]:
+    """Its version or why it was not measured, with the names of the cases where they differ in it."""
+    names: dict[str, list[str]] = {}
+    for case in cases:
+        names.setdefault(case["breaching"], []).append(case["name"])
+    which = {said: f" ({', '.join(of)})" if len(names) > 1 else "" for said, of in names.items()}
+    return [f"breaching{of}: {said}" for said, of in which.items()]
 
 
 def _cut(case: dict[str, Any]) -> str:
