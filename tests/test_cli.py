@@ -1,5 +1,6 @@
 """The command line as a person or a script meets it."""
 
+import hashlib
 import json
 import os
 import signal
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+from dosimeter import data, models
 from dosimeter.cli import app
 from dosimeter.store import read_run
 
@@ -121,8 +125,90 @@ def test_lists_show_what_goes_by_name(here: Path, kind: str) -> None:
     assert {"models": "cnn", "data": "mnist-5k", "attacks": "ig-cvb", "defenses": "noise"}[kind] in out
 
 
+def cells(out: str) -> dict[str, str]:
+    """The rows of a list by name, each in one line."""
+    rows: dict[str, str] = {}
+    name = ""
+    for line in out.splitlines():
+        if line.startswith("│"):
+            first, rest = (cell.strip() for cell in line.strip("│").split("│"))
+            name = first or name
+            rows[name] = f"{rows.get(name, '')} {rest}".strip()
+    return rows
+
+
+def test_the_models_stand_with_paper_parameters_images_and_settings(here: Path) -> None:
+    rows = cells(call("list", "models")[1])
+    assert list(rows) == list(models.BY_NAME)
+    assert rows["cnn"].startswith("CVB, Sec. IV | 65,962 parameters | from 29x29 | at hand ")
+    assert rows["cnn"].endswith("width=16, activation=relu, bias=True")
+    assert "sides in multiples of 4" in rows["vit"]
+    assert "hidden=2000+1000" in rows["convbig"]
+    assert "batch_norm=first" in rows["lenet-bn"]
+
+
+def test_the_data_sets_stand_with_papers_shape_counts_and_place(here: Path) -> None:
+    rows = cells(call("list", "data")[1])
+    assert list(rows) == [row.name for row in data.available()]
+    assert "CVB" in rows["mnist-5k"]
+    assert "1x28x28 | 4,000 + 1,000 | at hand: in the package" in rows["mnist-5k"]
+    assert "CVB, Table VI | 3x28x28" in rows["dermamnist"]
+    assert "not at hand: to download" in rows["dermamnist"]
+
+
+def test_a_model_takes_settings_in_the_words_of_an_attack(here: Path) -> None:
+    words = ("--model", "cnn-bayes:width=4,hidden=6+5,pooling=max", "--victims", "1", "--steps", "1", "--out", "run")
+    code, _, err = call("audit", *words)
+    assert code == 0, err
+    document = read_run(here / "run").document
+    assert document is not None
+    assert document["settings"]["model"] == "cnn-bayes:width=4,hidden=6+5,pooling=max"
+    expected = (9 * 4 + 4) + (9 * 4 * 8 + 8) + (49 * 8 * 6 + 6) + (6 * 5 + 5) + (5 * 10 + 10)
+    assert document["settings"]["parameters"] == expected
+    assert "weights" not in document["settings"]
+
+
+@pytest.mark.parametrize("words", ["lenet:width=2", "mine.py:make_model"])
+def test_weights_come_from_a_file_and_are_recorded(here: Path, words: str) -> None:
+    scale = {"shape": (1, 28, 28), "classes": 10, "mean": (0,), "std": (1,)}
+    if words.startswith("lenet"):
+        model = models.build("lenet", **scale, seed=7, settings={"width": 2})
+    else:
+        torch.manual_seed(7)
+        model = torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(784, 16), torch.nn.Sigmoid(), torch.nn.Linear(16, 10)
+        )
+    state = {name: value.contiguous() for name, value in model.state_dict().items()}
+    save_file(state, here / "w.safetensors")
+    torch.save(state, here / "w.pth")
+    found = {}
+    for name in ("w.safetensors", "w.pth", None):
+        given = () if name is None else ("--weights", name)
+        code, out, err = call(*QUICK, "--model", words, *given, "--json", "--out", f"run-{name}")
+        assert code == 0, err
+        found[name] = json.loads(out)
+    settings = found["w.pth"]["settings"]
+    assert settings["weights"] == "w.pth"
+    assert settings["weights_fingerprint"] == hashlib.sha256((here / "w.pth").read_bytes()).hexdigest()[:16]
+    assert found["w.safetensors"]["records"] == found["w.pth"]["records"]
+    assert found[None]["records"] != found["w.pth"]["records"]
+
+
 REFUSALS = [
     (("--model", "cmn"), "Unknown model 'cmn'", "'cnn'"),
+    (("--model", "convnet:poling=max"), "Unknown setting of model 'convnet' 'poling'", "norm, padding, pooling, width"),
+    (("--model", "convnet:shape=3"), "Unknown setting of model 'convnet' 'shape'", "expected one of activation"),
+    (("--model", "convnet:pooling=min"), "expects max or average", "'min'"),
+    (("--model", "convnet:width"), "key=value", "'width'"),
+    (("--model", "convnet:width=8,width=9"), "given twice", "'width'"),
+    (("--model", "convnet:width=0"), "cannot be built with width=0", "no entries"),
+    (("--model", "convnet:width=-2"), "cannot be built with width=-2", ""),
+    (("--model", "cnn-bayes:hidden=8+x"), "expects a whole number", "'x'"),
+    (("--model", "resnet18:depth=19"), "depth of 18, 20", "19"),
+    (("--weights", "absent.pth"), "There is no checkpoint absent.pth", ""),
+    (("--weights", "mine.py"), "ends in .safetensors, .pt or .pth", "mine.py"),
+    (("--weights", "torn.pth"), "torn.pth is damaged", ""),
+    (("--weights", "other.pth"), "other.pth does not fit Sequential: missing: 1.weight", "extra: some"),
     (("--attack", "gi"), "Unknown attack 'gi'", "'ig'"),
     (("--attack", "ig:tw=1"), "'tw'", "'tv'"),
     (("--attack", "ig:tv=much"), "expects a number", "'much'"),
@@ -159,6 +245,8 @@ def test_bad_input_gets_one_clear_line_and_writes_nothing(
     here: Path, words: tuple[str, ...], says: str, also: str
 ) -> None:
     (here / "torn.npz").write_bytes(b"PK\x03\x04 this was an npz once")
+    (here / "torn.pth").write_bytes(b"PK\x03\x04 this was a checkpoint once")
+    torch.save({"some": torch.ones(1)}, here / "other.pth")
     bright = np.full((4, 28, 28), 3.0, dtype=np.float32)
     labels = np.zeros(4, dtype=np.int64)
     np.savez(here / "bright.npz", train_images=bright, train_labels=labels, test_images=bright, test_labels=labels)
@@ -194,7 +282,7 @@ def test_ctrl_c_leaves_a_valid_run_that_says_so(here: Path) -> None:
     time.sleep(2)
     process.send_signal(signal.SIGINT)
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)  # the baseline is still run to its end, on a busy machine slowly
     finally:
         process.kill()
     assert process.returncode == 130, err

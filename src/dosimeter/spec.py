@@ -4,7 +4,8 @@ import importlib.util
 import inspect
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -15,12 +16,24 @@ T = TypeVar("T")
 
 def make(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], **more: object) -> T:
     """The part that `name:key=value,key=value` describes; `more` are settings that other options gave."""
+    name, settings = parse(kind, text, catalogue)
+    return catalogue[name](**settings, **{key: value for key, value in more.items() if value is not None})
+
+
+def parse(
+    kind: str, text: str, makers: Mapping[str, Callable[..., object]], *, own: Container[str] = (), hint: str = ""
+) -> tuple[str, dict[str, object]]:
+    """Name and settings of `name:key=value,key=value`, in the types that the maker of that name declares.
+
+    Args:
+        own: arguments of the makers that are not for the user to set.
+        hint: what to say of names that are not there.
+    """
     name, _, rest = text.partition(":")
-    if name not in catalogue:
-        raise SettingError(unknown(kind, name, catalogue))
-    maker = catalogue[name]
-    hints = get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
-    allowed = [key for key in inspect.signature(maker).parameters if key != "self"]
+    if name not in makers:
+        raise SettingError(unknown(kind, name, makers, hint))
+    maker = makers[name]
+    allowed = [key for key in inspect.signature(maker).parameters if key not in own]
     settings: dict[str, object] = {}
     for item in filter(None, rest.split(",")):
         key, equals, value = item.partition("=")
@@ -28,8 +41,16 @@ def make(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], **more
             raise SettingError(f"A setting of {kind} {name!r} is written key=value, got {item!r}.")
         if key not in allowed:
             raise SettingError(unknown(f"setting of {kind} {name!r}", key, allowed))
-        settings[key] = _convert(f"{kind} {name!r}", key, value, hints[key])
-    return maker(**settings, **{key: value for key, value in more.items() if value is not None})
+        if key in settings:
+            raise SettingError(f"The setting {key!r} of {kind} {name!r} is given twice; give it once.")
+        settings[key] = _convert(f"{kind} {name!r}", key, value, _hints(maker)[key])
+    return name, settings
+
+
+def _hints(maker: Callable[..., object]) -> dict[str, Any]:
+    while isinstance(maker, partial):
+        maker = maker.func
+    return get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
 
 
 def _convert(owner: str, key: str, value: str, hint: Any) -> object:
@@ -49,6 +70,8 @@ def _convert(owner: str, key: str, value: str, hint: Any) -> object:
                 continue
         if choice is str:
             return value
+        if get_origin(choice) is Sequence:
+            return tuple(_convert(owner, key, one, *get_args(choice)) for one in value.split("+"))
     expected = " or ".join(_describe(choice) for choice in choices)
     raise SettingError(f"The setting {key!r} of {owner} expects {expected}, got {value!r}.")
 
@@ -56,6 +79,8 @@ def _convert(owner: str, key: str, value: str, hint: Any) -> object:
 def _describe(choice: Any) -> str:
     if get_origin(choice) is Literal:
         return " or ".join(map(str, get_args(choice)))
+    if get_origin(choice) is Sequence:
+        return f"{_describe(*get_args(choice))}, or several joined by +"
     words = {int: "a whole number", float: "a number", bool: "true or false", types.NoneType: "none"}
     return words.get(choice, str(choice))
 

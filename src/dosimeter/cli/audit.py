@@ -25,7 +25,12 @@ class Precision(StrEnum):
 
 
 def audit_command(
-    model: Annotated[str, typer.Option(help="A model's name, or path/to/file.py:function that returns yours.")] = "cnn",
+    model: Annotated[
+        str, typer.Option(help="A model, with settings: convnet:width=32. Or path/to/file.py:function, yours.")
+    ] = "cnn",
+    weights: Annotated[
+        Path | None, typer.Option(help="The model's weights: a state_dict as .safetensors, .pt or .pth.")
+    ] = None,
     data_: Annotated[str, typer.Option("--data", help="A data set's name, or an .npz file.")] = "mnist-5k",
     attack: Annotated[str, typer.Option(help="An attack, with settings: ig:tv=0.01,restarts=2.")] = "ig",
     defense: Annotated[str, typer.Option(help="A defense, with settings: noise:sigma=0.01.")] = "none",
@@ -65,7 +70,9 @@ def audit_command(
             budget=round(budget * 2**30),
             workers=workers,
         )
-        task = load_task(model, data_, victims, seed=seed, batch=batch, split=split, size=size, channels=channels)
+        task = load_task(
+            model, data_, victims, seed=seed, batch=batch, split=split, size=size, channels=channels, weights=weights
+        )
         if dry_run:
             out.print(_plan(task, setting, steps=search.stop.steps))
             return

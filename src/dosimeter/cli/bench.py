@@ -18,7 +18,7 @@ app = typer.Typer(help="Measure how fast the program itself is.", no_args_is_hel
 @app.command("agreement")
 def agreement_command(
     data_: Annotated[str, typer.Option("--data", help="A data set's name, or an .npz file.")] = "mnist-5k",
-    model: Annotated[str, typer.Option(help="A model's name.")] = "cnn",
+    model: Annotated[str, typer.Option(help="A model, with settings: convnet:width=32.")] = "cnn",
     victims: Annotated[int, typer.Option(help="Images to attack.")] = 32,
     steps: Annotated[int, typer.Option(help="Steps of Inverting Gradients.")] = 1000,
     seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,

@@ -26,21 +26,57 @@ def list_command(kind: Annotated[Kind, typer.Argument(help="What to list.")]) ->
         out.print(_TABLES[kind]())
 
 
+PAPERS = {
+    "mnist-5k": "IG, PPP, CVB, Bayes, FedKL",
+    "mnist": "IG, PPP, CVB, Bayes, FedKL",
+    "cifar10": "IG, PPP, CVB, Bayes, FedKL",
+    "cifar100": "IG, FedKL",
+    "imagenet": "IG, FedKL",
+    "bloodmnist": "CVB, Table VI",
+    "dermamnist": "CVB, Table VI",
+    "pneumoniamnist": "CVB, Table VI",
+    "retinamnist": "CVB, Table VI",
+}
+"""Who of the five papers uses a data set; one that is not here stands without a paper."""
+
+
 def _models() -> Table:
-    table = Table("name", "paper", "parameters", "what it is")
+    """The architectures; all of them come with the program."""
+    table = _long("Models: paper, parameters on 3x32x32 with 10 classes, images, whether at hand; settings")
     for name, entry in models.BY_NAME.items():
         count = models.count_parameters(name, shape=(3, 32, 32), classes=10)
-        table.add_row(name, entry.paper, f"{count:,}", entry.about)
-    table.caption = "Parameters on 32x32x3 with 10 classes. Your own: --model path/to/file.py:function"
+        facts = f"{entry.paper} | {count:,} parameters | {_sides(entry)} | at hand"
+        table.add_row(name, f"{facts}\n{escape(entry.about)}\n[dim]{_words(entry.settings())}[/]")
+    table.caption = (
+        "Settings: --model convnet:pooling=average,width=32. Weights are random unless --weights names a file. "
+        f"{models.OWN}"
+    )
     return table
 
 
+def _sides(entry: models.Entry) -> str:
+    """The images that a model takes."""
+    if entry.multiple > 1:
+        return f"sides in multiples of {entry.multiple}"
+    return f"from {entry.least}x{entry.least}" if entry.least > 1 else "any size"
+
+
 def _data() -> Table:
-    table = Table("name", "train", "test", "shape", "where", "what it is")
+    table = _long("Data sets: papers that use them, shape, images to train and test, whether at hand")
     for row in data.available():
         shape = "x".join(map(str, row.shape)) if row.shape else "?"
-        table.add_row(escape(row.name), _count(row.train), _count(row.test), shape, row.where, escape(row.description))
+        here = "not at hand: to download" if row.where == "to download" else f"at hand: {row.where}"
+        facts = f"{PAPERS.get(row.name, 'no paper')} | {shape} | {_count(row.train)} + {_count(row.test)} | {here}"
+        table.add_row(escape(row.name), f"{facts}\n{escape(row.description)}")
     table.caption = "Your own: --data file.npz with train_images, train_labels, test_images, test_labels"
+    return table
+
+
+def _long(title: str) -> Table:
+    """Names, each with several lines: in columns of their own the facts would not fit 80 characters."""
+    table = Table(title=title, show_header=False, show_lines=True)
+    table.add_column(overflow="fold")
+    table.add_column()
     return table
 
 
@@ -63,8 +99,16 @@ def _defenses() -> Table:
 
 
 def _settings(maker: Any) -> str:
-    given = inspect.signature(maker).parameters.values()
-    return escape(", ".join(f"{p.name}={p.default}" for p in given)) or "-"
+    return _words({p.name: p.default for p in inspect.signature(maker).parameters.values()})
+
+
+def _words(settings: dict[str, object]) -> str:
+    """Settings as they are written on the command line."""
+    return escape(", ".join(f"{key}={_word(value)}" for key, value in settings.items())) or "-"
+
+
+def _word(value: object) -> str:
+    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _first_line(maker: Any) -> str:

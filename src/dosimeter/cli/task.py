@@ -1,5 +1,7 @@
 """From words to the model and the private images that an audit is about."""
 
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,39 +32,65 @@ def load_task(
     split: str = "train",
     size: int | None = None,
     channels: int | None = None,
+    weights: Path | None = None,
 ) -> Task:
     """Load data and model and pick victims.
 
     Images are enlarged to 32x32 where a model of ours needs that and no size was asked for.
     """
-    own = spec.is_own(model)
-    if not own and model not in models.BY_NAME:
-        models.build(model, shape=(1, 1, 1), classes=1, mean=(0,), std=(1,), seed=seed)  # raises with the nearest name
+    make = _own(model) if spec.is_own(model) else _ours(model)
     dataset = data.load(data_, size=size, channels=channels)
-    if not own and size is None and min(dataset.shape[1:]) < models.BY_NAME[model].least:
+    if size is None and min(dataset.shape[1:]) < make.least:
         dataset = dataset.prepared(32, channels)
-    names = {
-        "model": Path(model).name if own else model,
-        "data": dataset.name,
-        "split": split,
-        "source": dataset.source,
-        "fingerprint": dataset.fingerprint,
-    }
-    made = _own_model(model, seed) if own else _our_model(model, dataset, seed)
+    made = make.build(dataset, seed)
+    names: dict[str, Any] = {"model": make.name}
+    if weights is not None:
+        models.load_checkpoint(made, weights)
+        names |= {"weights": weights.name, "weights_fingerprint": _fingerprint(weights)}
+    names |= {"data": dataset.name, "split": split, "source": dataset.source, "fingerprint": dataset.fingerprint}
     return Task(made, dataset, data.pick(dataset, victims, batch=batch, seed=seed, split=split), names)
 
 
-def _own_model(words: str, seed: int) -> nn.Module:
+class _Maker(NamedTuple):
+    """A model that was asked for and can be built once its data is there."""
+
+    name: str  # in records
+    least: int  # pixels a side that it needs
+    build: Callable[[data.Dataset, int], nn.Module]  # with a seed
+
+
+def _own(words: str) -> _Maker:
+    """path/to/file.py:function"""
     make = spec.own("model", words)
-    with scoped(seed, "weights"):
-        made = make()
-    if not isinstance(made, nn.Module):
-        raise ModelError(f"{words} returns a {type(made).__name__}, expected a torch.nn.Module.")
-    return made
+
+    def build(_dataset: data.Dataset, seed: int) -> nn.Module:
+        with scoped(seed, "weights"):
+            made = make()
+        if not isinstance(made, nn.Module):
+            raise ModelError(f"{words} returns a {type(made).__name__}, expected a torch.nn.Module.")
+        return made
+
+    return _Maker(Path(words).name, 1, build)
 
 
-def _our_model(name: str, dataset: data.Dataset, seed: int) -> nn.Module:
-    if dataset.classes is None:
-        raise ModelError(f"The model {name!r} classifies, but {dataset.name} has no class labels; give your own model.")
-    mean, std = dataset.statistics()
-    return models.build(name, shape=dataset.shape, classes=dataset.classes, mean=mean, std=std, seed=seed)
+def _ours(words: str) -> _Maker:
+    """name:key=value,key=value"""
+    makers = {name: entry.make for name, entry in models.BY_NAME.items()}
+    name, settings = spec.parse("model", words, makers, own=models.GIVEN, hint=models.OWN)
+
+    def build(dataset: data.Dataset, seed: int) -> nn.Module:
+        if dataset.classes is None:
+            raise ModelError(
+                f"The model {name!r} classifies, but {dataset.name} has no class labels; give your own model."
+            )
+        mean, std = dataset.statistics()
+        scale: dict[str, Any] = {"shape": dataset.shape, "classes": dataset.classes, "mean": mean, "std": std}
+        return models.build(name, **scale, seed=seed, settings=settings)
+
+    return _Maker(words if settings else name, models.BY_NAME[name].least, build)
+
+
+def _fingerprint(path: Path) -> str:
+    """The first 16 hex digits of the file's sha256."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

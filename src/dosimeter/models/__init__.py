@@ -6,7 +6,7 @@ parameters and batch that can be differentiated twice and run for many victims a
 
 from dosimeter.models.batch_norm import use_batch_statistics
 from dosimeter.models.biglinear import BigLinear
-from dosimeter.models.catalogue import BY_NAME, Entry, build, count_parameters
+from dosimeter.models.catalogue import BY_NAME, GIVEN, OWN, Entry, build, count_parameters
 from dosimeter.models.checkpoint import load_checkpoint
 from dosimeter.models.cnn import CNN
 from dosimeter.models.convnet import ConvNet
@@ -21,7 +21,9 @@ from dosimeter.models.vit import ViT
 __all__ = [
     "BY_NAME",
     "CNN",
+    "GIVEN",
     "MLP",
+    "OWN",
     "VGG16",
     "BigLinear",
     "ConvNet",

@@ -1,6 +1,7 @@
 """The models that go by name, and how they are built."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -21,6 +22,11 @@ from dosimeter.models.vit import ViT
 from dosimeter.rng import scoped
 from dosimeter.types import Shape
 
+GIVEN = ("shape", "classes", "mean", "std")
+"""What every model is built from; all its other arguments are settings."""
+
+OWN = "A model of your own is given as path/to/file.py:function."
+
 
 class Entry(NamedTuple):
     """A model that the command line knows by name."""
@@ -30,6 +36,12 @@ class Entry(NamedTuple):
     about: str
     normalised: bool = True  # whether its paper normalises images
     least: int = 1  # pixels a side that it needs
+    multiple: int = 1  # what a side must be a multiple of
+
+    def settings(self) -> dict[str, object]:
+        """What can be set, with defaults."""
+        known = inspect.signature(self.make).parameters
+        return {key: parameter.default for key, parameter in known.items() if key not in GIVEN}
 
 
 BY_NAME = {
@@ -96,15 +108,20 @@ BY_NAME = {
     "vgg16-bn": Entry(
         partial(VGG16, norm="batch"), "FedKL, Table III", "the same with batch norm; needs 32x32 or more", least=32
     ),
-    "vit": Entry(ViT, "CVB, Sec. VI-D", "patches 4x4, 4 blocks of width 256, 16 heads, GELU", least=4),
+    "vit": Entry(ViT, "CVB, Sec. VI-D", "patches 4x4, 4 blocks of width 256, 16 heads, GELU", least=4, multiple=4),
     "vit-released": Entry(
         partial(ViT, hidden=256, twice=True, spread=1.0, bias=False),
         "CVB, Sec. VI-D",
         "the same as released: MLP of 256 with GELU after both layers, no biases",
         least=4,
+        multiple=4,
     ),
-    "vit-ti": Entry(partial(ViT, depth=12, width=192, heads=3), "DeiT, Table 1", "ViT-Ti with patches 4x4", least=4),
-    "vit-s": Entry(partial(ViT, depth=12, width=384, heads=6), "DeiT, Table 1", "ViT-S with patches 4x4", least=4),
+    "vit-ti": Entry(
+        partial(ViT, depth=12, width=192, heads=3), "DeiT, Table 1", "ViT-Ti with patches 4x4", least=4, multiple=4
+    ),
+    "vit-s": Entry(
+        partial(ViT, depth=12, width=384, heads=6), "DeiT, Table 1", "ViT-S with patches 4x4", least=4, multiple=4
+    ),
 }
 
 
@@ -125,8 +142,24 @@ def build(
     """
     entry = _entry(name, settings)
     scale = {"mean": mean, "std": std} if entry.normalised else {}
-    with scoped(seed, "weights"):
-        return entry.make(shape=shape, classes=classes, **scale, **(settings or {}))
+    try:
+        with scoped(seed, "weights"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch says of layers without neurons is refused below
+            model = entry.make(shape=shape, classes=classes, **scale, **(settings or {}))
+    except (ArithmeticError, AssertionError, MemoryError, RuntimeError, TypeError, ValueError) as reason:
+        if not settings:
+            raise  # no setting of the user's is to blame
+        raise SettingError(
+            f"{_asked(name, settings)}: {(str(reason) or type(reason).__name__).splitlines()[0]}"
+        ) from None
+    if empty := [key for key, parameter in model.named_parameters() if not parameter.numel()]:
+        raise SettingError(f"{_asked(name, settings)}: {empty[0]!r} would have no entries.")
+    return model
+
+
+def _asked(name: str, settings: Mapping[str, object] | None) -> str:
+    words = ", ".join(f"{key}={value}" for key, value in (settings or {}).items())
+    return f"The model {name!r} cannot be built with {words or 'its defaults'}"
 
 
 def count_parameters(name: str, *, shape: Shape, classes: int, settings: Mapping[str, object] | None = None) -> int:
@@ -139,10 +172,9 @@ def count_parameters(name: str, *, shape: Shape, classes: int, settings: Mapping
 
 def _entry(name: str, settings: Mapping[str, object] | None) -> Entry:
     if name not in BY_NAME:
-        raise SettingError(unknown("model", name, BY_NAME, "A model of your own is given as path/to/file.py:function."))
+        raise SettingError(unknown("model", name, BY_NAME, OWN))
     entry = BY_NAME[name]
-    valid = set(inspect.signature(entry.make).parameters) - {"shape", "classes", "mean", "std"}
     for setting in settings or {}:
-        if setting not in valid:
-            raise SettingError(unknown(f"setting of the model {name!r}", setting, valid))
+        if setting not in entry.settings():
+            raise SettingError(unknown(f"setting of the model {name!r}", setting, entry.settings()))
     return entry

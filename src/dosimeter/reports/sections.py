@@ -8,8 +8,11 @@ from dosimeter.reports.words import grants, percent, rows, shares
 
 SETTINGS = {
     "model": "Model",
+    "weights": "Weights",
+    "weights_fingerprint": "Fingerprint of the weights",
     "parameters": "Trainable parameters",
     "data": "Data",
+    "fingerprint": "Fingerprint of the data",
     "shape": "Image (channels, height, width)",
     "victims": "Victims",
     "batch": "Images in an update",
@@ -21,7 +24,7 @@ SETTINGS = {
     "dtype": "Precision",
     "device": "Device",
     "budget": "Memory budget",
-    "chunk": "Victims at once",
+    "tile": "Victims at once",
 }
 """Settings in the order of the table; others follow under their own names."""
 
