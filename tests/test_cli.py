@@ -152,7 +152,7 @@ def test_the_data_sets_stand_with_papers_shape_counts_and_place(here: Path) -> N
     assert list(rows) == [row.name for row in data.available()]
     assert "CVB" in rows["mnist-5k"]
     assert "1x28x28 | 4,000 + 1,000 | at hand: in the package" in rows["mnist-5k"]
-    assert "CVB, Table VI | 3x28x28" in rows["dermamnist"]
+    assert "CVB | 3x28x28" in rows["dermamnist"]
     assert "not at hand: to download" in rows["dermamnist"]
 
 

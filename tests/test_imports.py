@@ -19,7 +19,9 @@ ALLOWED = {
     "reports": VOCABULARY | {"auditing", "metrics", "store"},
     "spec": VOCABULARY,
     "benchmarks": VOCABULARY | {"attacks", "auditing", "engine", "metrics", "models", "reports"},
-    "cli": VOCABULARY | PARTS | {"auditing", "benchmarks", "reports", "spec", "store"},
+    "task": VOCABULARY | {"data", "models", "spec"},
+    "studies": VOCABULARY | {"attacks", "auditing", "spec", "task"},
+    "cli": VOCABULARY | PARTS | {"auditing", "benchmarks", "reports", "spec", "store", "studies", "task"},
 }
 
 

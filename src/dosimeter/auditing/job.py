@@ -1,6 +1,5 @@
 """The work of an audit: parts that fit together, steps of clients, tiles of victims side by side."""
 
-import copy
 import threading
 from dataclasses import replace
 from typing import Any
@@ -94,7 +93,7 @@ class Job:
 
         def work(first: int) -> tuple[Reconstruction, Reconstruction]:
             # A model of its own: while torch.func runs a model, its parameters are exchanged for all threads.
-            target = replace(self.target, model=copy.deepcopy(self.target.model))
+            target = replace(self.target, model=engine.clone_modules(self.target.model))
             seen = self.observe(target, self.victims.take(slice(first, first + size)))
             found = attack(target, [seen], seed=seed, watch=watches.of(first // size))
             if "interrupted" in found.stopped:

@@ -68,7 +68,7 @@ class Ready:
 
     def tile(self, first: int, last: int, way: Literal["vmap"] | None = None) -> Tile:
         """The victims from first to before last, with a model of their own: threads cannot share one."""
-        target = replace(self.target, model=copy.deepcopy(self.target.model))
+        target = replace(self.target, model=engine.clone_modules(self.target.model))
         observed = {name: g[first:last] for name, g in self.observed.items()}
         matcher = engine.Matcher(target, observed, way=way)
         tile = Tile(matcher, self.images[first:last], self.labels[first:last], torch.arange(last - first))

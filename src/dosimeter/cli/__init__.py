@@ -1,6 +1,6 @@
-"""The command line: `dosimeter audit`, `dosimeter list` and `dosimeter bench`.
+"""The command line: `dosimeter audit`, `dosimeter list`, `dosimeter study` and `dosimeter bench`.
 
-`task.py` turns words into model and data, `console.py` is where output goes; the other files are a command each.
+`console.py` is where output goes; the other files are a command each.
 """
 
 import typer
@@ -8,6 +8,7 @@ import typer
 from dosimeter.cli import bench
 from dosimeter.cli.audit import audit_command
 from dosimeter.cli.lists import list_command
+from dosimeter.cli.study import study_command
 
 app = typer.Typer(
     help="Measure how much private training data a federated client's update gives away.",
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 app.command("audit")(audit_command)
 app.command("list")(list_command)
+app.command("study")(study_command)
 app.add_typer(bench.app, name="bench")
 
 

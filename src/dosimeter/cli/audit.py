@@ -15,8 +15,8 @@ from dosimeter import data, defenses, metrics, spec, store
 from dosimeter.attacks import presets
 from dosimeter.auditing import Interrupted, Result, Setting, Yardstick, estimate, perform
 from dosimeter.cli.console import err, out, refusals
-from dosimeter.cli.task import Task, load_task
 from dosimeter.reports import PAGE, print_result, write_page
+from dosimeter.task import Task, load_task
 
 
 class Precision(StrEnum):

@@ -10,7 +10,7 @@ from rich.table import Table
 from dosimeter import benchmarks, spec
 from dosimeter.attacks import presets
 from dosimeter.cli.console import out, refusals
-from dosimeter.cli.task import load_task
+from dosimeter.task import load_task
 
 app = typer.Typer(help="Measure how fast the program itself is.", no_args_is_help=True)
 

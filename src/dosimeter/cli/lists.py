@@ -26,20 +26,6 @@ def list_command(kind: Annotated[Kind, typer.Argument(help="What to list.")]) ->
         out.print(_TABLES[kind]())
 
 
-PAPERS = {
-    "mnist-5k": "IG, PPP, CVB, Bayes, FedKL",
-    "mnist": "IG, PPP, CVB, Bayes, FedKL",
-    "cifar10": "IG, PPP, CVB, Bayes, FedKL",
-    "cifar100": "IG, FedKL",
-    "imagenet": "IG, FedKL",
-    "bloodmnist": "CVB, Table VI",
-    "dermamnist": "CVB, Table VI",
-    "pneumoniamnist": "CVB, Table VI",
-    "retinamnist": "CVB, Table VI",
-}
-"""Who of the five papers uses a data set; one that is not here stands without a paper."""
-
-
 def _models() -> Table:
     """The architectures; all of them come with the program."""
     table = _long("Models: paper, parameters on 3x32x32 with 10 classes, images, whether at hand; settings")
@@ -66,9 +52,12 @@ def _data() -> Table:
     for row in data.available():
         shape = "x".join(map(str, row.shape)) if row.shape else "?"
         here = "not at hand: to download" if row.where == "to download" else f"at hand: {row.where}"
-        facts = f"{PAPERS.get(row.name, 'no paper')} | {shape} | {_count(row.train)} + {_count(row.test)} | {here}"
+        papers = "no paper" if row.papers == "-" else row.papers
+        facts = f"{papers} | {shape} | {_count(row.train)} + {_count(row.test)} | {here}"
         table.add_row(escape(row.name), f"{facts}\n{escape(row.description)}")
-    table.caption = "Your own: --data file.npz with train_images, train_labels, test_images, test_labels"
+    table.caption = (
+        "Your own: --data file.npz with train_images, train_labels, test_images, test_labels, or a folder of images"
+    )
     return table
 
 

@@ -4,6 +4,7 @@ matching   the way that a model's gradients are compared: the fastest of those b
 chain      straight networks by hand, in four passes; `ops` and `matrix` are its layers
 tape       any other network of known layers: one pass, from which every image's gradients can be told apart
 contract   products of gradients, tensor by tensor, in the cheapest exact form
+program    passes recorded and repeated         attention   differentiated twice by hand
 patches    the windows of convolutions
 plan       tiles of victims         threads   tiles side by side
 """
@@ -11,5 +12,6 @@ plan       tiles of victims         threads   tiles side by side
 from dosimeter.engine import threads
 from dosimeter.engine.matching import Explanation, Matcher, Products
 from dosimeter.engine.plan import DEFAULT_BUDGET, Plan, plan
+from dosimeter.engine.threads import clone_modules
 
-__all__ = ["DEFAULT_BUDGET", "Explanation", "Matcher", "Plan", "Products", "plan", "threads"]
+__all__ = ["DEFAULT_BUDGET", "Explanation", "Matcher", "Plan", "Products", "clone_modules", "plan", "threads"]

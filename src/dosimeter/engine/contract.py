@@ -85,7 +85,8 @@ class Contraction:
         outer = [part for part in parts if isinstance(part, Outer)]
         positions = batch * sum(part.inputs.shape[1] for part in outer)
         inputs, outputs = outer[0].inputs.shape[2], outer[0].back.shape[2]
-        matrix = F.pad(_as_matrix(observed), (0, 0, 0, outputs - observed.shape[1]))  # (V, O, I)
+        matrix, extra = _as_matrix(observed), outputs - observed.shape[1]  # (V, O, I)
+        matrix = F.pad(matrix, (0, 0, 0, extra)) if extra else matrix  # a pad of nothing copies
         if entries or cheaper_dense(positions, inputs, outputs):
             self.form, self._left = "dense", matrix.flatten(1)
             return

@@ -38,7 +38,7 @@ class Matrix:
         self.wide = F.pad(weight, (0, 0, 0, max(0, WIDE - len(weight)))) if dense else weight
         extra = len(self.wide) - len(weight)
         self.bias = None if bias is None else F.pad(bias, (0, extra))
-        matrix = F.pad(observed[0], (0, 0, 0, extra))
+        matrix = F.pad(observed[0], (0, 0, 0, extra)) if extra else observed[0]  # a pad of nothing copies
         self.vector = Small(F.pad(observed[1], (0, extra))) if bias is not None else None
         self.form = "dense" if dense else "Gram"
         self.left, self.right = matrix, None

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from dosimeter.engine.attention import PlainAttention
 from dosimeter.engine.patches import Window, unfold
+from dosimeter.engine.threads import clone_modules
 from dosimeter.types import Target
 
 WIDE = 16
@@ -80,7 +81,7 @@ class Tape:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._model = copy.deepcopy(target.model)
+        self._model = clone_modules(target.model)
         self._batch = 1
         self._notes: list[Note] = []
         self.how: dict[str, str] = {}

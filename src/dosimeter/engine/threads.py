@@ -1,5 +1,6 @@
 """Tiles side by side, each on one thread."""
 
+import copy
 import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 T = TypeVar("T")
@@ -37,6 +39,15 @@ def run(work: Callable[[T], R], tiles: Sequence[T], *, workers: int, stop: threa
                 raise failed
             results = [future.result() for future in waiting]
             return [result[0] for result in results if result]
+
+
+def clone_modules(model: nn.Module) -> nn.Module:
+    """A model for another thread: modules of its own, weights in the same memory, which caches then hold once.
+
+    While torch.func runs a model, the parameters of its modules are exchanged for all threads.
+    """
+    shared = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in model.parameters()}
+    return copy.deepcopy(model, dict(shared))
 
 
 def _failed(waiting: Sequence[Future[Any]]) -> BaseException | None:

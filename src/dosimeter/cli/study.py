@@ -1,0 +1,46 @@
+"""`dosimeter study`: the papers' questions as sweeps of audits."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from dosimeter import studies
+from dosimeter.cli.console import err, out, refusals
+from dosimeter.errors import SettingError, unknown
+
+
+def study_command(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(studies.BY_NAME)}.")],
+    out_: Annotated[
+        Path | None, typer.Option("--out", help="Folder for study.json; a run that was stopped goes on from it.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only rows of this model. May be repeated.")] = None,
+    victims: Annotated[int | None, typer.Option(min=1, help="Images to attack in every row.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of the attack in every row.")] = None,
+    data: Annotated[str | None, typer.Option(help="Another data set for every row.")] = None,
+) -> None:
+    """Run a study and print its table in Markdown; rows that are in its file already are not run again."""
+    with refusals():
+        if name not in studies.BY_NAME:
+            raise SettingError(unknown("study", name, studies.BY_NAME))
+        study = studies.BY_NAME[name]
+        rows = tuple(
+            replace(row, victims=victims or row.victims, steps=steps or row.steps, data=data or row.data)
+            for row in study.rows
+            if not only or row.model in only
+        )
+        if not rows:
+            raise SettingError(unknown("model of this study", (only or [""])[0], [row.model for row in study.rows]))
+        study = replace(study, rows=rows)
+        found = []
+        for row, outcome, there in studies.run(study, out_ or Path("runs") / f"study-{name}"):
+            found.append((row, outcome))
+            took = "kept from before" if there else f"{outcome.seconds:.0f} s"
+            err.print(
+                escape(f"{len(found)}/{len(rows)} {row.model}: PSNR {outcome.psnr:.2f} ({took})"), highlight=False
+            )
+    out.print(f"{study.question}\n", markup=False, highlight=False, soft_wrap=True)
+    out.print(studies.as_markdown(found), markup=False, highlight=False, soft_wrap=True)

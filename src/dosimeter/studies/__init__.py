@@ -1,0 +1,12 @@
+"""Questions of the papers as sweeps of audits, with the published figures beside ours: `dosimeter study`.
+
+sweep          rows of audits, run in turn, kept in a file and resumed from it
+architectures  every model, pooling and width (Inverting Gradients)
+"""
+
+from dosimeter.studies.architectures import STUDIES as _ARCHITECTURES
+from dosimeter.studies.sweep import Outcome, Row, Study, as_markdown, run
+
+BY_NAME = {study.name: study for study in _ARCHITECTURES}
+
+__all__ = ["BY_NAME", "Outcome", "Row", "Study", "as_markdown", "run"]
