@@ -168,6 +168,20 @@ def test_a_model_takes_settings_in_the_words_of_an_attack(here: Path) -> None:
     assert "weights" not in document["settings"]
 
 
+@pytest.mark.parametrize("mode", ["running", "batch", "sent"])
+def test_batch_norm_is_run_as_asked_and_printed_beside_the_numbers(here: Path, mode: str) -> None:
+    words = ("audit", "--model", "lenet-bn", "--victims", "1", "--steps", "2", "--decoys", "0", "--batch-norm", mode)
+    code, out, err = call(*words, "--out", "run")
+    assert code == 0, err
+    document = read_run(here / "run").document
+    assert document is not None
+    assert document["threat"]["statistics"] == mode
+    said = f"batch-norm statistics {'of the batch' if mode == 'batch' else mode}"
+    assert said in " ".join(out.split())
+    code, out, err = call(*words, "--dry-run")
+    assert code == 0, err
+
+
 @pytest.mark.parametrize("words", ["lenet:width=2", "mine.py:make_model"])
 def test_weights_come_from_a_file_and_are_recorded(here: Path, words: str) -> None:
     scale = {"shape": (1, 28, 28), "classes": 10, "mean": (0,), "std": (1,)}
@@ -205,6 +219,9 @@ REFUSALS = [
     (("--model", "convnet:width=-2"), "cannot be built with width=-2", ""),
     (("--model", "cnn-bayes:hidden=8+x"), "expects a whole number", "'x'"),
     (("--model", "resnet18:depth=19"), "depth of 18, 20", "19"),
+    (("--batch-norm", "batch"), "The model has no batch norm", "--batch-norm batch"),
+    (("--model", "mlp:width=8", "--batch-norm", "batch"), "one value a channel, (1, 8)", "--batch-norm running"),
+    (("--model", "mlp:width=8", "--batch-norm", "sent"), "one value a channel, (1, 8)", "--batch-norm running"),
     (("--weights", "absent.pth"), "There is no checkpoint absent.pth", ""),
     (("--weights", "mine.py"), "ends in .safetensors, .pt or .pth", "mine.py"),
     (("--weights", "torn.pth"), "torn.pth is damaged", ""),
@@ -265,6 +282,10 @@ def test_a_wrong_option_is_refused_too(here: Path) -> None:
     code, out, err = call("audit", "--victim", "3")
     assert code == 2
     assert "--victims" in err
+    assert out == ""
+    code, out, err = call("audit", "--batch-norm", "train")
+    assert code == 2
+    assert "'running', 'batch'" in err
     assert out == ""
 
 

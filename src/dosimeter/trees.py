@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dosimeter.errors import UpdateError
-from dosimeter.types import Gradient
+from dosimeter.types import Gradient, Statistics
 
 T = TypeVar("T")
 
@@ -15,6 +15,12 @@ T = TypeVar("T")
 def stack(gradients: Sequence[Gradient]) -> dict[str, Tensor]:
     """Gradients of one shape each -> one gradient with an axis of victims in front."""
     return {name: torch.stack([g[name] for g in gradients]) for name in gradients[0]}
+
+
+def stack_pairs(statistics: Sequence[Statistics]) -> dict[str, tuple[Tensor, Tensor]]:
+    """The same for pairs of tensors, such as means and variances."""
+    first, second = (stack([{name: pair[i] for name, pair in one.items()} for one in statistics]) for i in (0, 1))
+    return {name: (first[name], second[name]) for name in first}
 
 
 def squared_norms(gradient: Gradient) -> Tensor:

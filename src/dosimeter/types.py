@@ -8,7 +8,7 @@ What flows is a NamedTuple of tensors; what is set is a frozen dataclass. The le
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -21,6 +21,12 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """(model output, targets) -> scalar, the mean over the images of the batch."""
 
 Shape = tuple[int, int, int]
+
+BatchNorm = Literal["running", "batch", "sent"]
+"""Which mean and variance batch norm uses; see `ThreatModel.statistics`."""
+
+Statistics = Mapping[str, tuple[Tensor, Tensor]]
+"""{name of a batch norm: mean and variance (C,)}; those of several victims have an axis in front."""
 
 Way = Literal["chain", "tape", "vmap", "one by one"]
 """How simulated gradients are compared with observed ones; see `dosimeter.engine.matching`."""
@@ -61,8 +67,9 @@ class ThreatModel:
     """It follows the protocol and only looks."""
     labels: bool = False
     """The labels of the private batch."""
-    statistics: Literal["running", "batch"] = "running"
-    """Batch norm uses running statistics, which are part of the model, or the statistics of the private batch."""
+    statistics: BatchNorm = "running"
+    """Batch norm uses running statistics, which are part of the model ("running"), or clients train with the
+    statistics of their batch, which the attacker takes from its own candidates ("batch") or is sent ("sent")."""
     defense: bool = True
     """Which defense runs, with its settings, though not its random draws."""
     local_steps: bool = True
@@ -88,6 +95,7 @@ class Target:
     step: Step | None = None  # how the client turns a batch into an update; None is one gradient
     compiled: bool = False  # run straight networks through torch.compile
     way: Way | None = None  # how gradients are compared, where it must be a certain one; the fastest by default
+    statistics: Statistics = field(default_factory=dict)  # what batch norms use, where they are given
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -95,7 +103,12 @@ class Target:
 
     def objective(self, parameters: Gradient, images: Tensor, labels: Tensor) -> Tensor:
         """What a client minimises: the loss of its batch, as a pure function of parameters and batch."""
-        output = torch.func.functional_call(self.model, dict(parameters), (images,))
+        given = {
+            f"{layer}.running_{kind}".removeprefix("."): value
+            for layer, pair in self.statistics.items()
+            for kind, value in zip(("mean", "var"), pair, strict=True)
+        }
+        output = torch.func.functional_call(self.model, {**parameters, **given}, (images,))
         return self.loss(output, labels)
 
 
@@ -106,6 +119,7 @@ class Observation(NamedTuple):
     batch: int  # images in every update (B)
     ids: tuple[str, ...]
     labels: Tensor | None = None  # (V, B) when the threat model grants them
+    statistics: Statistics | None = None  # {layer: (V, C) twice} when clients send them
 
 
 class Curve(NamedTuple):

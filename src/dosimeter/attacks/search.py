@@ -107,7 +107,8 @@ class _Run:
     def __init__(self, search: Search, target: Target, seen: Observation, seed: int) -> None:
         self.search, self.target, self.seen, self.seed = search, target, seen, seed
         self.blind = isinstance(search.likelihood, likelihoods.Nothing)
-        self.matcher = Matcher(target, seen.gradient, exact=getattr(search.likelihood, "exact", False))
+        exact = getattr(search.likelihood, "exact", False)
+        self.matcher = Matcher(target, seen.gradient, statistics=seen.statistics, exact=exact)
         self.weights = search.only.weights(self.matcher.norms)  # (V, P)
         self.low, self.high = (0 - target.mean) / target.std, (1 - target.mean) / target.std
         self.curve: list[tuple[int, Tensor]] = []

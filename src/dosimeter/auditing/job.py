@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dosimeter import clients, engine, rng, trees
 from dosimeter.auditing.setting import Setting
-from dosimeter.auditing.target import make_target
+from dosimeter.auditing.target import as_attacked, make_target
 from dosimeter.defenses import Moment, NoDefense
 from dosimeter.errors import DataError
 from dosimeter.progress import Advance
@@ -25,7 +25,12 @@ class Job:
             raise DataError(f"Images must be in [0, 1], got values from {low:.4g} to {high:.4g}; divide bytes by 255.")
         self.victims, self.setting, self.threat = victims, setting, setting.granted()
         self.target = make_target(
-            model, victims.shape, setting, labels=victims.labels[0], highest=int(victims.labels.max())
+            model,
+            victims.shape,
+            setting,
+            batch=victims.batch,
+            labels=victims.labels[0],
+            highest=int(victims.labels.max()),
         )
         self.plan = engine.plan(
             self.target,
@@ -59,21 +64,25 @@ class Job:
 
     def observe(self, target: Target, victims: Victims) -> Observation:
         """What the server sees of the victims' steps."""
-        updates = []
-        for images, labels, name in zip(victims.images, victims.labels, victims.ids, strict=True):
-            sent: Gradient = clients.gradient(target, images.to(target.mean), _like(labels, target))
+        updates, statistics = [], []
+        for images, labels, name in zip(victims.images.to(target.mean), victims.labels, victims.ids, strict=True):
+            if self.threat.statistics == "sent":
+                statistics.append(clients.statistics(target, images))
+            sent: Gradient = clients.gradient(target, images, _like(labels, target))
             noise = rng.stream(self.setting.seed, "defense", name)
             sent = self.setting.defense.on_gradient(sent, Moment(batch=len(images)), noise)
             trees.check_update(sent, target.parameters)
             updates.append(sent)
         labels_seen = _like(victims.labels, target) if self.threat.labels else None
-        return Observation(trees.stack(updates), victims.batch, victims.ids, labels_seen)
+        along = trees.stack_pairs(statistics) if statistics else None
+        return Observation(trees.stack(updates), victims.batch, victims.ids, labels_seen, along)
 
     def explain(self) -> list[engine.Explanation]:
         """Which tensor is compared in which way and why, found out on the first victim."""
         seen = self.observe(self.target, self.victims.take(slice(1)))
         exact = getattr(getattr(self.setting.attack, "likelihood", None), "exact", False)
-        matcher = engine.Matcher(self.target, seen.gradient, exact=exact)
+        target = as_attacked(self.target, self.threat.statistics)
+        matcher = engine.Matcher(target, seen.gradient, statistics=seen.statistics, exact=exact)
         grey = torch.full_like(self.victims.images[:1], 0.5).to(self.target.mean)
         first = torch.zeros(1, dtype=torch.long, device=grey.device)
         matcher(grey, _like(self.victims.labels[:1], self.target), first)
@@ -83,7 +92,8 @@ class Job:
         """The attack on the victims of one tile, on one thread, for as long as `watch` allows."""
         with engine.threads.one_thread_each():
             seen = self.observe(self.target, self.victims.take(slice(self.plan.victims)))
-            self.setting.attack(self.target, [seen], seed=self.setting.seed, watch=watch)
+            target = as_attacked(self.target, self.threat.statistics)
+            self.setting.attack(target, [seen], seed=self.setting.seed, watch=watch)
 
     def run(self, advance: Advance) -> tuple[Reconstruction, Reconstruction]:
         """The attack's and the blind attack's images of all victims, or of those reached before Ctrl-C."""
@@ -95,6 +105,7 @@ class Job:
             # A model of its own: while torch.func runs a model, its parameters are exchanged for all threads.
             target = replace(self.target, model=engine.clone_modules(self.target.model))
             seen = self.observe(target, self.victims.take(slice(first, first + size)))
+            target = as_attacked(target, self.threat.statistics)
             found = attack(target, [seen], seed=seed, watch=watches.of(first // size))
             if "interrupted" in found.stopped:
                 stop.set()

@@ -11,10 +11,23 @@ from dosimeter.auditing.job import Job
 from dosimeter.auditing.judge import Yardstick, judge
 from dosimeter.auditing.result import Interrupted, Result, environment
 from dosimeter.auditing.setting import Setting
-from dosimeter.auditing.target import make_target
+from dosimeter.auditing.target import as_attacked, given_statistics, make_target
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.progress import bar
-from dosimeter.types import Attack, Gradient, Loss, Observation, Reconstruction, Shape, Step, ThreatModel, Victims, Way
+from dosimeter.types import (
+    Attack,
+    BatchNorm,
+    Gradient,
+    Loss,
+    Observation,
+    Reconstruction,
+    Shape,
+    Statistics,
+    Step,
+    ThreatModel,
+    Victims,
+    Way,
+)
 
 
 def audit(
@@ -26,6 +39,7 @@ def audit(
     loss: Loss | None = None,
     step: Step | None = None,
     threat: ThreatModel | None = None,
+    batch_norm: BatchNorm | None = None,
     seed: int = 0,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -50,6 +64,9 @@ def audit(
         loss: (output, labels) -> scalar; cross-entropy by default.
         step: how a client turns a batch into an update, such as `clients.LocalTraining`; one gradient by default.
         threat: what the attacker is granted; by default the least that the attack needs.
+        batch_norm: "running" statistics, which are part of the model; or clients train with those of their "batch",
+            which the attacker does not know; or these are "sent" with the update and the attacker uses them as fixed.
+            By default what the threat model says, which is "running" unless you say otherwise there.
         seed: names every random stream.
         device: where the attack runs.
         dtype: float32 or float64.
@@ -70,6 +87,7 @@ def audit(
         loss=loss,
         step=step,
         threat=threat,
+        batch_norm=batch_norm,
         seed=seed,
         device=device,
         dtype=dtype,
@@ -152,6 +170,8 @@ def reconstruct(
     batch: int = 1,
     labels: Tensor | None = None,
     loss: Loss | None = None,
+    batch_norm: BatchNorm = "running",
+    statistics: Statistics | None = None,
     seed: int = 0,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -166,13 +186,17 @@ def reconstruct(
         batch: how many images are behind the update.
         labels: (batch,) where they are known.
         loss: (output, labels) -> scalar; cross-entropy by default.
+        batch_norm: how the client ran batch norm, as in `audit`.
+        statistics: {layer: (mean, variance)} of the client's batch, where they were "sent"; the variance without
+            correction, which is what batch norm divides by.
         seed: names every random stream.
         device: where the attack runs.
         dtype: float32 or float64.
     """
-    setting = Setting(attack=attack, loss=loss, device=device, dtype=dtype)
-    target = make_target(model, shape, setting, labels=labels)
+    setting = Setting(attack=attack, loss=loss, batch_norm=batch_norm, device=device, dtype=dtype)
+    target = as_attacked(make_target(model, shape, setting, batch=batch, labels=labels), batch_norm)
     trees.check_update(update, target.parameters)
     seen = trees.stack([{name: update[name].to(target.mean) for name in target.parameters}])
     known = None if labels is None else labels.to(device)[None]
-    return attack(target, [Observation(seen, batch, ("update",), known)], seed=seed)
+    along = given_statistics(target, batch_norm, statistics)
+    return attack(target, [Observation(seen, batch, ("update",), known, along)], seed=seed)

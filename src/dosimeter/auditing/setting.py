@@ -1,13 +1,14 @@
 """What an audit is made of besides model and victims."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import get_args
 
 import torch
 
 from dosimeter import engine
 from dosimeter.defenses import Defense, NoDefense
-from dosimeter.errors import SettingError
-from dosimeter.types import Attack, Loss, Step, ThreatModel, Way
+from dosimeter.errors import SettingError, unknown
+from dosimeter.types import Attack, BatchNorm, Loss, Step, ThreatModel, Way
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -19,6 +20,7 @@ class Setting:
     loss: Loss | None = None
     step: Step | None = None
     threat: ThreatModel | None = None
+    batch_norm: BatchNorm | None = None
     seed: int = 0
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
@@ -36,4 +38,24 @@ class Setting:
                 f"The attack {self.attack.name!r} needs the labels, which the threat model does not grant; "
                 "grant them or let the attack recover them (labels=idlg)."
             )
+        granted = self._with_statistics(granted)
+        if granted.statistics == "sent" and self.step is not None:
+            raise SettingError(
+                f"Batch-norm statistics are sent with one gradient, but {self.step!r} takes several passes, each with "
+                "its own; use one gradient or batch_norm='batch'."
+            )
         return granted
+
+    def _with_statistics(self, granted: ThreatModel) -> ThreatModel:
+        """The threat model with the batch norm that was asked for, unless it says something else itself."""
+        for asked in (granted.statistics, self.batch_norm or "running"):
+            if asked not in get_args(BatchNorm):
+                raise SettingError(unknown("batch norm", asked, get_args(BatchNorm)))
+        if self.batch_norm is None or self.batch_norm == granted.statistics:
+            return granted
+        if granted.statistics != "running":
+            raise SettingError(
+                f"The threat model says batch-norm statistics {granted.statistics!r}, the audit {self.batch_norm!r}; "
+                "say one of them."
+            )
+        return replace(granted, statistics=self.batch_norm)

@@ -1,30 +1,44 @@
 """From the user's model to a target: a private copy, checked before any work is done."""
 
 import copy
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
-from dosimeter import models
+from dosimeter import clients, models
 from dosimeter.auditing.setting import Setting
-from dosimeter.errors import ModelError
-from dosimeter.types import Shape, Target, as_device
+from dosimeter.errors import ModelError, SettingError, UpdateError
+from dosimeter.types import BatchNorm, Shape, Statistics, Target, as_device
 
 
 def make_target(
-    model: nn.Module, shape: Shape, setting: Setting, *, labels: Tensor | None = None, highest: int | None = None
+    model: nn.Module,
+    shape: Shape,
+    setting: Setting,
+    *,
+    batch: int,
+    labels: Tensor | None = None,
+    highest: int | None = None,
 ) -> Target:
-    """A private copy of the model in evaluation mode, with its loss, checked on one blank batch.
+    """A private copy of the model as clients run it, with its loss, checked on one blank batch.
 
-    `labels` are those of one batch, `highest` is the highest label of all.
+    It is in evaluation mode, with batch norm as the threat model says. `labels` are those of one batch, `highest` is
+    the highest label of all.
     """
     if not any(p.requires_grad for p in model.parameters()):
         raise ModelError(
             "The model has no trainable parameters, so its update is empty; nothing can leak or be audited."
         )
     device, dtype = as_device(setting.device), setting.dtype
+    mode = setting.granted().statistics
     copied = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
+    if mode != "running":
+        models.use_batch_statistics(copied)
     mean, std = (t.to(device=device, dtype=dtype) for t in models.normalisation(copied, shape[0]))
     target = Target(
         copied,
@@ -37,9 +51,10 @@ def make_target(
         compiled=setting.compiled,
         way=setting.way,
     )
-    images = torch.full((1 if labels is None else len(labels), *shape), 0.5, dtype=dtype, device=device)
+    images = torch.full((batch, *shape), 0.5, dtype=dtype, device=device)
     try:
-        output = copied(images)
+        with _Norms() as norms:
+            output = copied(images)
     except (RuntimeError, ValueError, TypeError) as reason:
         raise ModelError(
             f"The model cannot take images of shape {tuple(images.shape)}: {str(reason).splitlines()[0]}. "
@@ -47,7 +62,70 @@ def make_target(
         ) from None
     if labels is not None:
         _check_loss(target, output, labels.to(device), highest)
+    _check_norms(norms, mode, len(clients.statistics(target, images)) if mode == "sent" else 0)
     return target
+
+
+def as_attacked(target: Target, mode: BatchNorm) -> Target:
+    """The target as the attacker simulates it: where statistics are sent, its batch norms wait for them."""
+    if mode != "sent":
+        return target
+    model = copy.deepcopy(target.model)
+    models.use_given_statistics(model)
+    return replace(target, model=model)
+
+
+def given_statistics(target: Target, mode: BatchNorm, given: Statistics | None) -> Statistics | None:
+    """What one captured client sent of its batch norms, with an axis of victims; refused where it does not fit."""
+    if (mode == "sent") != (given is not None):
+        raise SettingError("Statistics come with batch_norm='sent' and only with it; give both or neither.")
+    if given is None:
+        return None
+    sizes = {name: m.num_features for name, m in target.model.named_modules() if isinstance(m, _BatchNorm)}
+    found = {name: tuple(t.to(target.mean)[None] for t in pair) for name, pair in given.items()}
+    if found.keys() != sizes.keys():
+        raise UpdateError(f"The statistics are of {sorted(found)}, expected one pair for each of {sorted(sizes)}.")
+    for name, pair in found.items():
+        if any(t.shape != (1, sizes[name]) or not t.isfinite().all() for t in pair):
+            raise UpdateError(f"The statistics of {name!r} are not {sizes[name]} finite means and variances.")
+    return {name: (mean, variance) for name, (mean, variance) in found.items()}
+
+
+class _Norms(TorchFunctionMode):
+    """Counts by which statistics batch norm is done, whoever calls it; one value a channel is refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = self.batch = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ == "batch_norm":  # of torch.nn.functional or of torch, which both have `training` sixth
+            x, of_batch = args[0], (kwargs or {}).get("training", len(args) > 5 and args[5])
+            if of_batch and x.numel() == x.shape[1]:
+                raise ModelError(
+                    f"A batch norm sees one value a channel, {tuple(x.shape)}, which has no variance; take more images "
+                    "an update or running statistics (--batch-norm running)."
+                )
+            self.batch += bool(of_batch)
+            self.running += not of_batch
+        return func(*args, **(kwargs or {}))
+
+
+def _check_norms(norms: _Norms, mode: BatchNorm, noted: int) -> None:
+    """Every batch norm does what the threat model says."""
+    if mode == "running":
+        if norms.batch:
+            raise ModelError(
+                "A batch norm of the model has no running statistics, so it uses those of the private batch; "
+                "say so (--batch-norm batch or sent)."
+            )
+    elif not (norms.batch or norms.running):
+        raise ModelError(f"The model has no batch norm, so --batch-norm {mode} has no meaning for it; leave it out.")
+    elif norms.running or (mode == "sent" and noted != norms.batch):
+        raise ModelError(
+            f"The model calls batch norm outside torch's layers, where --batch-norm {mode} cannot reach it; "
+            "use nn.BatchNorm layers or running statistics."
+        )
 
 
 def _check_loss(target: Target, output: object, labels: Tensor, highest: int | None) -> None:

@@ -24,6 +24,12 @@ class Precision(StrEnum):
     float64 = "float64"
 
 
+class Norm(StrEnum):
+    running = "running"
+    batch = "batch"
+    sent = "sent"
+
+
 def audit_command(
     model: Annotated[
         str, typer.Option(help="A model, with settings: convnet:width=32. Or path/to/file.py:function, yours.")
@@ -42,6 +48,9 @@ def audit_command(
     size: Annotated[int | None, typer.Option(help="Resize images to this height and width.")] = None,
     channels: Annotated[int | None, typer.Option(help="Repeat grey images to 3 channels.")] = None,
     loss: Annotated[str | None, typer.Option(help="path/to/file.py:function (output, labels) -> number.")] = None,
+    batch_norm: Annotated[
+        Norm, typer.Option(help="Statistics: running ones, those of the private batch, or these sent with the update.")
+    ] = Norm.running,
     threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
     decoys: Annotated[int, typer.Option(help="Other images in the identification test.")] = 99,
     lpips: Annotated[
@@ -64,6 +73,7 @@ def audit_command(
             attack=search,
             defense=spec.make("defense", defense, defenses.BY_NAME),
             loss=None if loss is None else spec.own("loss", loss),
+            batch_norm=batch_norm.value,
             seed=seed,
             device=device,
             dtype=getattr(torch, dtype.value),

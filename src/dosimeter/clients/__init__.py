@@ -2,5 +2,6 @@
 
 from dosimeter.clients.gradient import gradient
 from dosimeter.clients.local import ClippedGradient, LocalTraining
+from dosimeter.clients.statistics import statistics
 
-__all__ = ["ClippedGradient", "LocalTraining", "gradient"]
+__all__ = ["ClippedGradient", "LocalTraining", "gradient", "statistics"]

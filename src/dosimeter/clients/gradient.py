@@ -3,6 +3,7 @@
 from torch import Tensor
 from torch.func import grad
 
+from dosimeter.errors import ModelError
 from dosimeter.types import Target
 
 
@@ -14,8 +15,11 @@ def gradient(target: Target, images: Tensor, labels: Tensor) -> dict[str, Tensor
         images: (B, C, H, W) in [0, 1].
         labels: (B,) classes or (B, ...) targets.
     """
-    if target.step is not None:
-        update = target.step(target, target.parameters, images, labels)
-    else:
-        update = grad(target.objective)(target.parameters, images, labels)
+    try:
+        if target.step is not None:
+            update = target.step(target, target.parameters, images, labels)
+        else:
+            update = grad(target.objective)(target.parameters, images, labels)
+    except ValueError as reason:  # such as the statistics of a local batch with one value a channel
+        raise ModelError(f"The client's step cannot be taken: {str(reason).splitlines()[0]}.") from reason
     return {name: g.detach() for name, g in update.items()}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Target
@@ -55,6 +56,11 @@ class ClippedGradient:
             raise SettingError(f"Clipping needs a bound above 0, got {self.bound}.")
 
     def __call__(self, target: Target, parameters: Gradient, images: Tensor, labels: Tensor) -> Gradient:
+        if any(isinstance(m, _BatchNorm) and m.running_mean is None for m in target.model.modules()):
+            raise SettingError(
+                "Clipping needs every image's own gradient, but batch norm by the batch mixes the images; "
+                "use running statistics."
+            )
         each = vmap(grad(target.objective), in_dims=(None, 0, 0))(parameters, images.unsqueeze(1), labels.unsqueeze(1))
         norms = (
             torch.stack([g.flatten(1).square().sum(1) for g in each.values()]).sum(0).clamp_min(1e-24).sqrt()

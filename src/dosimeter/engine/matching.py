@@ -9,6 +9,7 @@ Four ways, chosen by trying them on the first candidate; all give the same numbe
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -22,9 +23,9 @@ from dosimeter.engine.threads import twice_differentiable
 from dosimeter.errors import ModelError
 from dosimeter.rng import stream
 from dosimeter.trees import squared_norms
-from dosimeter.types import Gradient, Target, Way
+from dosimeter.types import Gradient, Statistics, Target, Way
 
-Simulate = Callable[[Tensor, Tensor], dict[str, Tensor]]
+Simulate = Callable[[Tensor, Tensor, Tensor], dict[str, Tensor]]
 Compare = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -51,16 +52,26 @@ class Matcher:
     Args:
         target: the model, its parameters and the loss.
         observed: {name: (V, ...)}, one gradient a victim.
+        statistics: {layer: (V, C) twice}, the mean and variance that the batch norms of each victim's candidates use.
         exact: compare entry by entry wherever gradients are written out anyway or can be, so that
             `Products.difference` does not suffer from cancellation near the solution.
         way: force a way, for tests and benchmarks; None takes the fastest that works.
     """
 
-    def __init__(self, target: Target, observed: Gradient, *, exact: bool = False, way: Way | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        observed: Gradient,
+        *,
+        statistics: Statistics | None = None,
+        exact: bool = False,
+        way: Way | None = None,
+    ) -> None:
         self._target = target
         self._parameters = target.parameters
         self._observed = {name: observed[name] for name in self._parameters}
         self._norms = squared_norms(self._observed)  # (V, P)
+        self._statistics = statistics or {}
         self._exact = exact
         self._forced = way or target.way
         self._chain: Chain | None = None
@@ -93,7 +104,7 @@ class Matcher:
                 return self._from_chain(self._chain, images, labels, owner)
             if self._tape is not None:
                 return self._from_tape(self._tape, images, labels, owner)
-            return self._written_out(self._simulate(images, labels), owner)
+            return self._written_out(self._simulate(images, labels, owner), owner)
 
     def entries(self, images: Tensor, labels: Tensor, owner: Tensor, compare: Compare) -> Tensor:
         """(N, P): a loss that needs every entry of both gradients; they are written out a few candidates at a time.
@@ -108,12 +119,12 @@ class Matcher:
         if self._chain is not None and self._tape is None:
             self._tape = Tape(self._target)
         if self._tape is None:
-            simulated = self._simulate(images, labels)
+            simulated = self._simulate(images, labels, owner)
             columns = [
                 compare(simulated[n].flatten(1), o[owner]) for n, o in zip(self._parameters, observed, strict=True)
             ]
         else:
-            parts = _by_name(self._tape(images, labels))
+            parts = _by_name(self._tape(images, labels, self._of(owner)))
             columns = [
                 entry_losses(parts[n], o, owner, compare, batch=images.shape[1])
                 for n, o in zip(self._parameters, observed, strict=True)
@@ -138,7 +149,7 @@ class Matcher:
         return Products(cross, squared, observed, (squared - 2 * cross + observed).clamp_min(0))
 
     def _from_tape(self, tape: Tape, images: Tensor, labels: Tensor, owner: Tensor) -> Products:
-        parts = _by_name(tape(images, labels))
+        parts = _by_name(tape(images, labels, self._of(owner)))
         rows = [contraction(parts[name], owner) for name, contraction in self._contractions.items()]
         if self._vectors is not None:
             rows.append(self._vectors([parts[name] for name in self._small], owner))
@@ -167,8 +178,8 @@ class Matcher:
         """
         x, y = self._trial(images, labels)
         first = torch.zeros(len(x), dtype=torch.long, device=images.device)
-        alone = self._slope(lambda x: self._written_out(self._one_by_one(x, y), first), x)
-        if not _agree(self._slope(lambda x: self._written_out(self._one_by_one(x, y), first), x), alone):
+        alone = self._slope(lambda x: self._written_out(self._one_by_one(x, y, first), first), x)
+        if not _agree(self._slope(lambda x: self._written_out(self._one_by_one(x, y, first), first), x), alone):
             raise ModelError(
                 "Two simulations of the same step differ: the model or loss draws random numbers. "
                 "An attack needs a deterministic model; take the randomness out of it or express it as a defense."
@@ -177,7 +188,7 @@ class Matcher:
         ways: dict[Way, Callable[[Tensor, Tensor], Callable[[Tensor], Products]]] = {
             "chain": lambda x, y: self._set_chain(x, labels, y, first),
             "tape": lambda x, y: self._set_tape(x, y, first),
-            "vmap": lambda x, y: lambda x: self._written_out(self._together(x, y), first),
+            "vmap": lambda x, y: lambda x: self._written_out(self._together(x, y, first), first),
         }
         for way, set_up in ways.items():
             if self._forced not in (None, way):
@@ -197,7 +208,7 @@ class Matcher:
         noise = torch.randn(2, *images.shape[1:], generator=stream(0, "trial"), dtype=images.dtype).to(images.device)
         x = torch.cat([images[:1].detach(), noise])
         y = labels[:1].expand(3, *labels.shape[1:])
-        updates = self._one_by_one(x, y)
+        updates = self._one_by_one(x, y, torch.zeros(3, dtype=torch.long, device=x.device))
         finite = torch.stack([u.detach().flatten(1).isfinite().all(1) for u in updates.values()]).all(0)
         finite[0] = True
         return x[finite], y[finite]
@@ -221,6 +232,8 @@ class Matcher:
     def _set_chain(self, x: Tensor, labels: Tensor, y: Tensor, first: Tensor) -> Callable[[Tensor], Products]:
         if self._exact:
             raise NotStraight("entries are compared one by one")
+        if self._statistics:
+            raise NotStraight("every victim's batch norms have statistics of their own")
         if labels.ndim != 2 or labels.dtype != torch.long or not bool((labels >= 0).all()):
             raise NotStraight("labels are not one class an image")
         self._chain = chain = Chain(self._target, self._observed, x.shape[1])
@@ -230,7 +243,7 @@ class Matcher:
         if self._target.step is not None:
             raise NotStraight("the client trains locally, so weights differ between candidates")
         self._tape = tape = Tape(self._target)
-        parts = _by_name(tape(x, y))
+        parts = _by_name(tape(x, y, self._of(first)))
         if tape.branches:
             raise NotStraight("it branches on its data")
         missed = [name for name in self._parameters if name not in parts]
@@ -257,17 +270,26 @@ class Matcher:
         (slope,) = torch.autograd.grad(((found.cross + 0.3 * found.simulated) / scale).sum(), x)
         return Products(*(value.detach() for value in found)), slope
 
-    def _together(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        return dict(vmap(self._update, in_dims=(None, 0, 0))(self._parameters, images, labels))
+    def _of(self, owner: Tensor) -> Statistics:
+        """The owners' statistics, {layer: (N, C) twice}."""
+        return {name: (mean[owner], variance[owner]) for name, (mean, variance) in self._statistics.items()}
 
-    def _one_by_one(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        steps = [self._update(self._parameters, x, y) for x, y in zip(images, labels, strict=True)]
+    def _together(self, images: Tensor, labels: Tensor, owner: Tensor) -> dict[str, Tensor]:
+        step = vmap(self._update, in_dims=(None, 0, 0, 0))
+        return dict(step(self._parameters, self._of(owner), images, labels))
+
+    def _one_by_one(self, images: Tensor, labels: Tensor, owner: Tensor) -> dict[str, Tensor]:
+        steps = [
+            self._update(self._parameters, {name: (m[v], s[v]) for name, (m, s) in self._statistics.items()}, x, y)
+            for x, y, v in zip(images, labels, owner.tolist(), strict=True)
+        ]
         return {name: torch.stack([s[name] for s in steps]) for name in self._parameters}
 
-    def _update(self, parameters: Gradient, images: Tensor, labels: Tensor) -> Gradient:
-        if self._target.step is not None:
-            return self._target.step(self._target, parameters, images, labels)
-        slopes: Gradient = grad(self._target.objective)(parameters, images, labels)
+    def _update(self, parameters: Gradient, statistics: Statistics, images: Tensor, labels: Tensor) -> Gradient:
+        target = replace(self._target, statistics=statistics)
+        if target.step is not None:
+            return target.step(target, parameters, images, labels)
+        slopes: Gradient = grad(target.objective)(parameters, images, labels)
         return slopes
 
 

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from dosimeter.engine.attention import PlainAttention
 from dosimeter.engine.patches import Window, unfold
 from dosimeter.engine.threads import clone_modules
-from dosimeter.types import Target
+from dosimeter.types import Statistics, Target
 
 WIDE = 16
 """Matrix products with fewer columns than this run at half speed; convolutions are padded to it with zeros."""
@@ -86,6 +86,8 @@ class Tape:
         self._notes: list[Note] = []
         self.how: dict[str, str] = {}
         self.branches: bool | None = None  # whether the model read its data in the first call
+        self._given: Statistics = {}
+        self._paths = {id(layer): path for path, layer in self._model.named_modules()}
         names = {id(p): name for name, p in self._model.named_parameters() if p.requires_grad}
         trained = set(names.values())
         for layer in self._model.modules():
@@ -93,7 +95,7 @@ class Tape:
                 setattr(layer, "inplace", False)  # noqa: B010  overwriting an output would overwrite the note of it
             for kind, twin in _TWINS.items():
                 own = {key: names.get(id(p)) for key, p in layer.named_parameters(recurse=False)}
-                if type(layer) is kind and own:
+                if type(layer) is kind and (own or twin is _batch_norm):
                     layer.forward = types.MethodType(self._bind(twin, own), layer)
         self._expanded = self._raw_parameters(trained)
         for parameter in self._model.parameters():
@@ -116,9 +118,13 @@ class Tape:
         raw = {name: p for name, p in self._model.named_parameters() if name in trained and name not in known}
         return {name: p for name, p in raw.items() if p.ndim > 1 and p.shape[0] == 1}
 
-    def __call__(self, images: Tensor, labels: Tensor) -> list[Part]:
-        """The parts of all gradients of images (N, B, C, H, W); rows are images, those of a candidate together."""
+    def __call__(self, images: Tensor, labels: Tensor, statistics: Statistics) -> list[Part]:
+        """The parts of all gradients of images (N, B, C, H, W); rows are images, those of a candidate together.
+
+        `statistics` are the means and variances (N, C) of the batch norms for which they are given.
+        """
         n, self._batch = images.shape[:2]
+        self._given = statistics
         self._notes = []
         replaced = {}
         for name, parameter in self._expanded.items():
@@ -143,6 +149,14 @@ class Tape:
     def note(self, output: Tensor, parts: Callable[[Tensor], list[Part]]) -> None:
         """Write a layer's output down, with what to make of what comes back to it."""
         self._notes.append((output, output._version, parts))
+
+    def given(self, layer: nn.Module) -> tuple[Tensor, Tensor] | None:
+        """Mean and variance (n, C) that a layer was given, one row an image."""
+        pair = self._given.get(self._paths[id(layer)])
+        if pair is None:
+            return None
+        mean, variance = (t.repeat_interleave(self._batch, 0) for t in pair)
+        return mean, variance
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of (n, C, ...) over the images and places of each candidate, (n, C, 1, ...)."""
@@ -263,13 +277,18 @@ def _affine(tape: Tape, own: dict[str, str | None], normal: Tensor, layer: Any, 
 
 
 def _batch_norm(tape: Tape, layer: Any, x: Tensor, own: dict[str, str | None]) -> Tensor:
-    """Running statistics where the layer has them and is in evaluation mode, else those of each candidate."""
-    shape = (1, -1, *[1] * (x.ndim - 2))
-    if layer.running_mean is not None and not layer.training:
+    """Statistics that were given, else running ones where the layer has them and is in evaluation mode, else those of
+    each candidate."""
+    shape = (-1, x.shape[1], *[1] * (x.ndim - 2))
+    given = tape.given(layer)
+    if given is not None:
+        mean, variance = (t.view(shape) for t in given)
+    elif layer.running_mean is not None and not layer.training:
         mean, variance = layer.running_mean.view(shape), layer.running_var.view(shape)
     else:
         mean, variance = tape.statistics(x)
-    return _affine(tape, own, (x - mean) * (variance + layer.eps).rsqrt(), layer, (1,))
+    normal = (x - mean) * (variance + layer.eps).rsqrt()
+    return _affine(tape, own, normal, layer, (1,)) if own else normal
 
 
 def _layer_norm(tape: Tape, layer: nn.LayerNorm, x: Tensor, own: dict[str, str | None]) -> Tensor:

@@ -4,7 +4,7 @@ No layer works in place and, in evaluation, none draws random numbers, so that a
 parameters and batch that can be differentiated twice and run for many victims at once.
 """
 
-from dosimeter.models.batch_norm import use_batch_statistics
+from dosimeter.models.batch_norm import use_batch_statistics, use_given_statistics
 from dosimeter.models.biglinear import BigLinear
 from dosimeter.models.catalogue import BY_NAME, GIVEN, OWN, Entry, build, count_parameters
 from dosimeter.models.checkpoint import load_checkpoint
@@ -38,4 +38,5 @@ __all__ = [
     "load_checkpoint",
     "normalisation",
     "use_batch_statistics",
+    "use_given_statistics",
 ]

@@ -1,5 +1,6 @@
-"""Batch norm that normalises by the batch it sees."""
+"""Batch norm that normalises by the batch it sees, or by what it is told."""
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -20,3 +21,19 @@ def use_batch_statistics(model: nn.Module) -> None:
             layer.running_mean = None
             layer.running_var = None
             layer.num_batches_tracked = None
+
+
+def use_given_statistics(model: nn.Module) -> None:
+    """Turn every batch norm of the model, in place, to a mean and variance that come with every call.
+
+    They take the place of the running statistics (`torch.func.functional_call` exchanges these for a call), which are
+    NaN until then, so that nothing can be computed with others by mistake. This is the attacker of the threat model's
+    `statistics="sent"`.
+    """
+    like = next(model.parameters())
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.eval()
+            layer.track_running_stats = True
+            layer.running_mean = like.new_full((layer.num_features,), torch.nan)
+            layer.running_var = layer.running_mean.clone()

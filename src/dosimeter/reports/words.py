@@ -178,7 +178,8 @@ GRANTS: dict[str, dict[Any, tuple[str, str, str]]] = {
     },
     "statistics": {
         "running": ("Batch-norm statistics", "running", "Running statistics are used; they are part of the model."),
-        "batch": ("Batch-norm statistics", "of the batch", "The private batch's own statistics are used."),
+        "batch": ("Batch-norm statistics", "of the batch", "Clients and attacker each use those of their own batch."),
+        "sent": ("Batch-norm statistics", "sent", "Clients use those of their batch and send them with the update."),
     },
     "defense": {
         True: ("The defense", "granted", "Which defense runs and its settings, though not its random draws."),

@@ -3,8 +3,8 @@
 from dosimeter.studies.sweep import Row, Study
 
 _SMALL = ("mlp-2", "mlp-bayes", "mlp", "mlp-no-bias", "lenet", "lenet-bn", "cnn", "cnn-bayes", "convbig")
-_LARGE = ("convnet", "vgg16", "vgg16-bn", "vit", "vit-released", "vit-ti", "vit-s")
-_RESIDUAL = ("resnet20", "resnet20-4", "resnet32", "resnet18", "resnet18-gn", "resnet34", "resnet50")
+_LARGE = ("vgg16-bn", "vit", "vit-released", "vit-ti", "vit-s")
+_RESIDUAL = ("resnet20", "resnet20-4", "resnet32", "resnet32-10", "resnet18", "resnet18-gn", "resnet34", "resnet50")
 
 
 def _reduced(model: str, published: str | None = None) -> Row:
@@ -17,9 +17,8 @@ STUDIES = (
         question="How much does an update of each model give away?",
         rows=(
             *(Row(model=name, victims=8) for name in _SMALL),
-            Row(model="biglinear:width=8"),
-            *(Row(model=name) for name in (*_LARGE, *_RESIDUAL)),
-            *(Row(model=name, victims=1) for name in ("resnet32-10", "resnet152")),
+            *(Row(model=name, victims=4) for name in ("biglinear:width=8", "convnet", "vgg16")),
+            *(Row(model=name, victims=1) for name in (*_LARGE, *_RESIDUAL, "resnet152")),
             Row(model="resnet18-imagenet", data="imagenet_samples_224", split="test", victims=1),
         ),
     ),

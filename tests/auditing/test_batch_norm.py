@@ -1,0 +1,251 @@
+"""Batch norm by running statistics, by those of the batch and by those that are sent, through the whole audit."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import dosimeter as dm
+from dosimeter.auditing import Setting
+from dosimeter.auditing.job import Job
+from dosimeter.errors import ModelError, SettingError, UpdateError
+from dosimeter.types import Observation, Reconstruction, Target, ThreatModel
+
+MODES = ("running", "batch", "sent")
+FEW = dm.presets.inverting_gradients(steps=3)
+
+
+def images_model() -> nn.Module:
+    """Batch norm over places, with running statistics that are nobody's."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(4)
+    norm.running_mean.normal_()  # type: ignore[union-attr]
+    return nn.Sequential(nn.Conv2d(1, 4, 5, stride=3), norm, nn.Sigmoid(), nn.Flatten(), nn.Linear(256, 10))
+
+
+def vectors_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.Sigmoid(), nn.Linear(16, 10))
+
+
+def some_victims(n: int = 2, batch: int = 1) -> dm.Victims:
+    return dm.pick(dm.load("mnist-5k"), n, batch=batch, seed=0)
+
+
+def plain_update(model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    loss = F.cross_entropy(model(images), labels)
+    return dict(zip(dict(model.named_parameters()), torch.autograd.grad(loss, list(model.parameters())), strict=True))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_clients_send_the_gradient_of_their_mode_and_statistics_where_they_should(batch: int) -> None:
+    victims = some_victims(3, batch)
+    for mode in MODES:
+        model = images_model()
+        job = Job(model, victims, Setting(attack=FEW, batch_norm=mode, dtype=torch.float64))
+        assert job.threat.statistics == mode
+        seen = job.observe(job.target, victims)
+        model.double().train(mode != "running")
+        for v, (x, y) in enumerate(zip(victims.images.double(), victims.labels, strict=True)):
+            for name, g in plain_update(model, x, y).items():
+                assert torch.allclose(seen.gradient[name][v], g, atol=1e-12), (mode, name)
+        if mode != "sent":
+            assert seen.statistics is None
+            continue
+        assert seen.statistics is not None
+        mean, variance = seen.statistics["1"]
+        features = model[0](victims.images.double().flatten(0, 1)).unflatten(0, (3, batch))  # type: ignore[index]
+        assert torch.allclose(mean, features.mean((1, 3, 4)))
+        assert torch.allclose(variance, features.var((1, 3, 4), correction=0))
+
+
+class Spy:
+    """An attack that only looks at what it is given."""
+
+    name, restarts = "spy", 1
+
+    def __init__(self) -> None:
+        self.outputs: list[Tensor] = []
+        self.seen: list[Observation] = []
+
+    def needs(self) -> ThreatModel:
+        return ThreatModel()
+
+    def blind(self) -> "Spy":
+        return self
+
+    def __call__(self, target: Target, observations: Any, *, seed: int, watch: Any = None) -> Reconstruction:
+        (seen,) = observations
+        v, shape = len(seen.ids), (seen.batch, *target.shape)
+        self.outputs.append(target.model(torch.rand(4, *target.shape)))
+        self.seen.append(seen)
+        zero = torch.zeros(v, dtype=torch.long)
+        curve = dm.types.Curve((0,), torch.zeros(v, 1))
+        return Reconstruction(torch.zeros(v, *shape), None, torch.zeros(v), zero, zero, ("steps",) * v, curve)
+
+
+def test_an_attacker_has_no_statistics_but_those_of_the_threat_model() -> None:
+    for mode in MODES:
+        spy = Spy()
+        dm.audit(images_model(), some_victims(), attack=spy, batch_norm=mode, workers=1)
+        assert spy.outputs[0].isnan().all() == (mode == "sent")  # it waits for what was sent, and has nothing else
+        assert (spy.seen[0].statistics is not None) == (mode == "sent")
+        moved = images_model()
+        moved[1].running_mean.add_(1)  # type: ignore[index, union-attr, operator]
+        other = Spy()
+        dm.audit(moved, some_victims(), attack=other, batch_norm=mode, workers=1)
+        same = all(torch.equal(g, other.seen[0].gradient[name]) for name, g in spy.seen[0].gradient.items())
+        assert same == (mode != "running")  # running statistics matter there and nowhere else
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_same_seed_same_bytes_and_the_mode_beside_the_numbers(mode: Any) -> None:
+    first, again = (dm.audit(images_model(), some_victims(), attack=FEW, batch_norm=mode) for _ in range(2))
+    assert json.dumps(first.document()) == json.dumps(again.document())
+    assert first.document()["threat"]["statistics"] == mode
+    said = dm.audit(images_model(), some_victims(), attack=FEW, threat=ThreatModel(labels=True, statistics=mode))
+    assert json.dumps(said.document()) == json.dumps(first.document())
+
+
+def test_the_modes_are_not_the_same() -> None:
+    images = [dm.audit(images_model(), some_victims(), attack=FEW, batch_norm=mode).images for mode in MODES]
+    assert not any(torch.equal(images[i], images[j]) for i, j in ((0, 1), (1, 2), (0, 2)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("distance", ["cosine", "l2", "l1"])
+def test_every_way_ends_with_the_same_images(mode: Any, distance: Any) -> None:
+    attack = dm.presets.inverting_gradients(steps=20, signed=False, distance=distance)
+    ways = (None, "tape", "one by one") + (("vmap",) if mode != "batch" else ())
+    found = [
+        dm.audit(images_model(), some_victims(2, 2), attack=attack, batch_norm=mode, way=way, dtype=torch.float64)
+        for way in ways
+    ]
+    for other in found[1:]:
+        assert torch.allclose(found[0].images, other.images, atol=1e-5)
+
+
+def test_a_victim_meets_its_own_statistics_whoever_is_beside_it() -> None:
+    attack = dm.presets.inverting_gradients(steps=20, signed=False)
+    victims = some_victims(5)
+    noise = dm.defenses.GaussianNoise(sigma=1e-3)
+    settings: dict[str, Any] = {"attack": attack, "batch_norm": "sent", "dtype": torch.float64, "defense": noise}
+    whole = dm.audit(images_model(), victims, workers=1, **settings)
+    side = dm.audit(images_model(), victims, workers=3, **settings)
+    alone = dm.audit(images_model(), victims.take(slice(3, 4)), **settings)
+    assert whole.settings["tile"] == 5
+    assert side.settings["tile"] == 2
+    assert torch.allclose(whole.images, side.images, atol=1e-6)
+    assert torch.allclose(whole.images[3:4], alone.images, atol=1e-6)
+
+
+def test_digits_are_read_by_batch_statistics() -> None:
+    attack = dm.presets.inverting_gradients(steps=200, tv=1e-3)
+    result = dm.audit(images_model(), some_victims(), attack=attack, batch_norm="batch")
+    assert result.scores["scores"]["ssim"]["mean"] > 0.2 + result.scores["baseline"]["ssim"]["mean"]
+
+
+class Functional(nn.Module):
+    """Calls batch norm by itself."""
+
+    def __init__(self, training: bool) -> None:
+        super().__init__()
+        self.last, self.norm, self.of_batch = nn.Linear(784, 10), nn.BatchNorm2d(1), training
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.batch_norm(self.norm(x), torch.zeros(1), torch.ones(1), training=self.of_batch)
+        out: Tensor = self.last(x.flatten(1))
+        return out
+
+
+def untracked() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.Flatten(), nn.Linear(784, 10))
+
+
+def no_norm() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+
+ONE_VALUE = "one value a channel, (1, 16), which has no variance; take more images"
+REFUSED = [
+    (vectors_model(), {"batch_norm": "batch"}, ModelError, ONE_VALUE),
+    (vectors_model(), {"batch_norm": "sent"}, ModelError, ONE_VALUE),
+    (no_norm(), {"batch_norm": "batch"}, ModelError, "has no batch norm"),
+    (no_norm(), {"threat": ThreatModel(labels=True, statistics="sent")}, ModelError, "has no batch norm"),
+    (untracked(), {}, ModelError, "no running statistics"),
+    (Functional(False), {"batch_norm": "batch"}, ModelError, "outside torch's layers"),
+    (Functional(False), {"batch_norm": "sent"}, ModelError, "outside torch's layers"),
+    (Functional(True), {"batch_norm": "sent"}, ModelError, "outside torch's layers"),
+    (Functional(True), {}, ModelError, "no running statistics"),
+    (images_model(), {"batch_norm": "bacth"}, SettingError, "Did you mean 'batch'?"),
+    (
+        images_model(),
+        {"batch_norm": "sent", "threat": ThreatModel(labels=True, statistics="batch")},
+        SettingError,
+        "say one of them",
+    ),
+    (
+        images_model(),
+        {"batch_norm": "sent", "step": dm.clients.LocalTraining(steps=2, lr=0.1)},
+        SettingError,
+        "sent with one gradient",
+    ),
+    (
+        images_model(),
+        {"batch_norm": "batch", "step": dm.clients.ClippedGradient(bound=1.0)},
+        SettingError,
+        "mixes the images",
+    ),
+    (images_model(), {"batch_norm": "sent", "way": "chain"}, ModelError, "statistics of their own"),
+]
+
+
+@pytest.mark.parametrize(("model", "settings", "kind", "says"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_is_refused_in_one_line(
+    model: nn.Module, settings: dict[str, Any], kind: type[Exception], says: str
+) -> None:
+    with pytest.raises(kind) as refused:
+        dm.audit(model, some_victims(), attack=FEW, **settings)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_local_batches_of_one_value_a_channel_are_refused_in_one_line() -> None:
+    step = dm.clients.LocalTraining(steps=2, lr=0.1, batches=2)
+    with pytest.raises(ModelError, match="step cannot be taken: Expected more than 1 value per channel") as refused:
+        dm.audit(vectors_model(), some_victims(1, 2), attack=FEW, step=step, batch_norm="batch")
+    assert "\n" not in str(refused.value)
+    assert dm.audit(vectors_model(), some_victims(1, 4), attack=FEW, step=step, batch_norm="batch").records
+
+
+def test_models_without_batch_norm_are_as_they_were() -> None:
+    for settings in ({}, {"batch_norm": "running"}):
+        assert dm.audit(no_norm(), some_victims(), attack=FEW, **settings).threat.statistics == "running"  # type: ignore[arg-type]
+
+
+def test_a_captured_update_comes_with_its_statistics() -> None:
+    victims, model = some_victims(1, 2), images_model()
+    x, y = victims.images[0], victims.labels[0]
+    update = plain_update(model.train(), x, y)
+    features = model[0](x).detach()  # type: ignore[index]
+    pair = (features.mean((0, 2, 3)), features.var((0, 2, 3), correction=0))
+    given: dict[str, Any] = {"attack": FEW, "shape": (1, 28, 28), "batch": 2, "labels": y}
+    found = dm.reconstruct(model, update, batch_norm="sent", statistics={"1": pair}, **given)
+    assert found.images.shape == (1, 2, 1, 28, 28)
+    audited = dm.audit(model, victims._replace(ids=("update",)), attack=FEW, batch_norm="sent")
+    assert float(found.match[0]) == pytest.approx(audited.records[0]["match"], rel=1e-3)
+    assert dm.reconstruct(model, update, batch_norm="batch", **given).match[0] != found.match[0]
+    for statistics in (
+        None,
+        {},
+        {"1": pair, "2": pair},
+        {"1": (pair[0][:2], pair[1])},
+        {"1": (pair[0] * torch.nan,) * 2},
+    ):
+        with pytest.raises((SettingError, UpdateError), match="tatistics"):
+            dm.reconstruct(model, update, batch_norm="sent", statistics=statistics, **given)
+    with pytest.raises(SettingError, match="only with it"):
+        dm.reconstruct(model, update, statistics={"1": pair}, **given)
