@@ -17,7 +17,11 @@ T = TypeVar("T")
 def make(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], **more: object) -> T:
     """The part that `name:key=value,key=value` describes; `more` are settings that other options gave."""
     name, settings = parse(kind, text, catalogue)
-    return catalogue[name](**settings, **{key: value for key, value in more.items() if value is not None})
+    given = {key: value for key, value in more.items() if value is not None}
+    for key in given:
+        if key not in inspect.signature(catalogue[name]).parameters:
+            raise SettingError(f"The {kind} {name!r} has no setting {key!r}; leave --{key} out.")
+    return catalogue[name](**settings, **given)
 
 
 def parse(

@@ -9,7 +9,7 @@ What flows is a NamedTuple of tensors; what is set is a frozen dataclass. The le
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -137,7 +137,7 @@ class Reconstruction(NamedTuple):
     match: Tensor  # (V,) final matching loss without priors
     steps: Tensor  # (V,) steps taken by the restart that was kept
     restart: Tensor  # (V,) which restart was kept
-    stopped: tuple[str, ...]  # why each victim stopped: steps, target, patience, interrupted
+    stopped: tuple[str, ...]  # why each victim stopped: steps, target, patience, interrupted; or what was solved
     curve: Curve
 
 
@@ -164,6 +164,13 @@ class Attack(Protocol):
     def blind(self) -> "Attack":
         """The same attack without the update: what its prior alone gives."""
         ...
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """An attack that works on some models and batches only, and says so before any work is done."""
+
+    def check(self, target: Target, batch: int) -> None: ...
 
 
 Record = dict[str, object]

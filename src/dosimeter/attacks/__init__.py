@@ -9,13 +9,16 @@ An attack is a `Search` put together from parts, one file each:
     optimisers   how it moves          schedules    how its step size shrinks
     masks        which tensors are matched
 
-`presets` holds the papers' attacks with their printed settings. Nothing here can see the truth or a score.
+`Analytic` solves instead, where the first layer is fully connected. `presets` holds the papers' attacks with their
+printed settings. Nothing here can see the truth or a score.
 """
 
 from dosimeter.attacks import labels, likelihoods, masks, optimisers, presets, priors, schedules, starts
+from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.search import Search, Stop
 
 __all__ = [
+    "Analytic",
     "Search",
     "Stop",
     "labels",

@@ -5,10 +5,14 @@ from typing import Literal, TypeVar
 
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules
+from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.search import Search, Stop
 from dosimeter.errors import SettingError, unknown
+from dosimeter.types import Attack
 
 T = TypeVar("T")
+
+_LABELS: dict[str, labels_.Labels] = {"known": labels_.Known(), "idlg": labels_.FromLastLayer()}
 
 
 def inverting_gradients(
@@ -55,7 +59,6 @@ def inverting_gradients(
         "l2": likelihoods.SquaredL2(),
         "l1": likelihoods.L1(),
     }
-    sources: dict[str, labels_.Labels] = {"known": labels_.Known(), "idlg": labels_.FromLastLayer()}
     decays: dict[str, schedules.Schedule] = {
         "steps": schedules.StepDecay(),
         "plateau": schedules.Plateau(patience=plateau),
@@ -65,7 +68,7 @@ def inverting_gradients(
         name="ig",
         likelihood=_pick("distance", distance, matches),
         prior=tv * priors.TotalVariation(),
-        labels=_pick("labels", labels, sources),
+        labels=_pick("labels", labels, _LABELS),
         optimiser=optimisers.Adam(lr=lr, signed=signed),
         schedule=_pick("decay", decay, decays),
         only=masks.Everything() if top is None else masks.Largest(n=top),
@@ -92,10 +95,21 @@ def inverting_gradients_cvb(*, steps: int = 20_000, tv: float = 1e-2) -> Search:
     )
 
 
-BY_NAME: dict[str, Callable[..., Search]] = {
+def analytic(*, labels: Literal["known", "idlg"] = "idlg") -> Analytic:
+    """Solve a fully connected first layer for one image (Inverting Gradients, Prop. 1; rank one without a bias).
+
+    Args:
+        labels: granted, or read off the last layer (iDLG); only the check of the result and a layer without bias need
+            them.
+    """
+    return Analytic(labels=_pick("labels", labels, _LABELS))
+
+
+BY_NAME: dict[str, Callable[..., Attack]] = {
     "ig": inverting_gradients,
     "ig-a": inverting_gradients_a,
     "ig-cvb": inverting_gradients_cvb,
+    "analytic": analytic,
 }
 """The names that the command line knows."""
 

@@ -13,7 +13,7 @@ from dosimeter.auditing.target import as_attacked, make_target
 from dosimeter.defenses import Moment, NoDefense
 from dosimeter.errors import DataError
 from dosimeter.progress import Advance
-from dosimeter.types import Curve, Gradient, Observation, Reconstruction, Target, Victims, Watch
+from dosimeter.types import Curve, Gradient, Observation, Reconstruction, Selective, Target, Victims, Watch
 
 
 class Job:
@@ -32,6 +32,8 @@ class Job:
             labels=victims.labels[0],
             highest=int(victims.labels.max()),
         )
+        if isinstance(setting.attack, Selective):
+            setting.attack.check(self.target, victims.batch)
         self.plan = engine.plan(
             self.target,
             victims=len(victims.ids),

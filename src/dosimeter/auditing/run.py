@@ -140,11 +140,11 @@ def perform(
     return result
 
 
-def estimate(model: nn.Module, victims: Victims, setting: Setting, *, steps: int) -> dict[str, float]:
+def estimate(model: nn.Module, victims: Victims, setting: Setting, *, steps: int | None) -> dict[str, float]:
     """Time and memory of an audit, from the plan and from one tile's first three steps, actually run.
 
     Args:
-        steps: the most that the attack would take.
+        steps: the most that the attack would take; None for one that solves a tile's victims one after another.
     """
     job = Job(model, victims, setting)
     marks: list[float] = []
@@ -157,7 +157,7 @@ def estimate(model: nn.Module, victims: Victims, setting: Setting, *, steps: int
     job.attack_first_tile(watch)
     each = (marks[-1] - marks[0]) / max(1, len(marks) - 1)
     tiles = -(-len(victims.ids) // job.plan.victims)
-    seconds = each * steps * -(-tiles // job.plan.workers)
+    seconds = each * (job.plan.victims if steps is None else steps) * -(-tiles // job.plan.workers)
     return {"seconds": seconds, "bytes": job.plan.bytes, "tiles": tiles, "tile": job.plan.victims}
 
 

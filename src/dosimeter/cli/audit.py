@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dosimeter import data, defenses, metrics, spec, store
-from dosimeter.attacks import presets
+from dosimeter.attacks import Search, presets
 from dosimeter.auditing import Interrupted, Result, Setting, Yardstick, estimate, perform
 from dosimeter.cli.console import err, out, refusals
 from dosimeter.reports import PAGE, print_result, write_page
@@ -68,9 +68,9 @@ def audit_command(
 ) -> None:
     """Attack a model's updates and report what could be read out of them."""
     with refusals():
-        search = spec.make("attack", attack, presets.BY_NAME, steps=steps)
+        chosen = spec.make("attack", attack, presets.BY_NAME, steps=steps)
         setting = Setting(
-            attack=search,
+            attack=chosen,
             defense=spec.make("defense", defense, defenses.BY_NAME),
             loss=None if loss is None else spec.own("loss", loss),
             batch_norm=batch_norm.value,
@@ -84,11 +84,11 @@ def audit_command(
             model, data_, victims, seed=seed, batch=batch, split=split, size=size, channels=channels, weights=weights
         )
         if dry_run:
-            out.print(_plan(task, setting, steps=search.stop.steps))
+            out.print(_plan(task, setting, steps=chosen.stop.steps if isinstance(chosen, Search) else None))
             return
         others = data.pick_decoys(task.dataset, task.victims, decoys, seed=seed, split=split)
         yardstick = Yardstick(threshold, others, _lpips(lpips))
-        folder = out_ or _fresh(f"{task.dataset.name}-{Path(model.partition(':')[0]).stem}-{search.name}")
+        folder = out_ or _fresh(f"{task.dataset.name}-{Path(model.partition(':')[0]).stem}-{chosen.name}")
         with store.reserve(folder, overwrite=overwrite) as place:
             result = _run(task, setting, yardstick, place, explain=explain)
             if result is not None:
@@ -132,9 +132,10 @@ def _lpips(path: Path | None) -> metrics.Lpips | None:
     return None if found is None else metrics.Lpips.load(found)
 
 
-def _plan(task: Task, setting: Setting, *, steps: int) -> Table:
+def _plan(task: Task, setting: Setting, *, steps: int | None) -> Table:
     """What would run, with an estimate from a few steps actually taken."""
     guess = estimate(task.model, task.victims, setting, steps=steps)
+    basis = "from the first 3 victims" if steps is None else f"{steps} steps, from the first 3 of one tile"
     table = Table("what", "value", title="Dry run: nothing was attacked, nothing was written")
     rows = {
         "model": f"{type(task.model).__name__}, {sum(p.numel() for p in task.model.parameters()):,} parameters",
@@ -143,7 +144,7 @@ def _plan(task: Task, setting: Setting, *, steps: int) -> Table:
         "attack": repr(setting.attack),
         "defense": repr(setting.defense),
         "tiles": f"{guess['tiles']:.0f} of {guess['tile']:.0f} victims",
-        "time": f"at most {_duration(guess['seconds'])} ({steps} steps, from the first 3 of one tile)",
+        "time": f"at most {_duration(guess['seconds'])} ({basis})",
         "memory": f"about {guess['bytes'] / 2**20:,.0f} MiB",
     }
     for what, value in rows.items():

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from dosimeter import benchmarks, spec
+from dosimeter import benchmarks
 from dosimeter.attacks import presets
 from dosimeter.cli.console import out, refusals
 from dosimeter.task import load_task
@@ -25,7 +25,7 @@ def agreement_command(
 ) -> None:
     """Run one attack by the engine and by the usual way, and say how far apart the images' SSIM end."""
     with refusals():
-        attack = spec.make("attack", "ig", presets.BY_NAME, steps=steps)
+        attack = presets.inverting_gradients(steps=steps)
         task = load_task(model, data_, victims, seed=seed)
         found = benchmarks.compare(task.model, task.victims, attack, seed=seed)
     out.print(found.text())

@@ -1,0 +1,117 @@
+"""The layer that sees the image first, found by watching the model run rather than from a list of models."""
+
+import copy
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from dosimeter.errors import SettingError
+from dosimeter.types import Target
+
+SEARCH = "use a search instead (--attack ig)"
+
+
+class FirstLayer(NamedTuple):
+    """A fully connected layer whose input is `scale * image + offset`, pixel by pixel."""
+
+    weight: str  # the parameter's name, (m, C * H * W)
+    bias: str | None  # (m,); None where it has none or does not train it
+    scale: Tensor  # (C, H, W)
+    offset: Tensor  # (C, H, W)
+
+    def image(self, inputs: Tensor) -> Tensor:
+        """(C, H, W): the image behind the layer's input (C * H * W,), in [0, 1] where it is the right one."""
+        return (inputs.reshape(self.scale.shape) - self.offset) / self.scale
+
+
+class _Call(NamedTuple):
+    """A layer with parameters of its own, in the order in which the model calls them."""
+
+    name: str
+    layer: nn.Module
+    inputs: object
+
+
+def in_double(target: Target) -> Target:
+    """A private copy of the target in float64, where solving costs no digits."""
+    model = copy.deepcopy(target.model).double()
+    return replace(target, model=model, mean=target.mean.double(), std=target.std.double())
+
+
+def find_first_layer(target: Target) -> FirstLayer:
+    """The first layer with parameters, or a refusal when the image cannot be solved from its gradient."""
+    probes = _probes(target)  # (3, C, H, W)
+    calls = _watch(target.model, probes)
+    if not calls:
+        raise SettingError(f"No layer of the model has parameters of its own to solve from; {SEARCH}.")
+    name, layer, inputs = calls[0]
+    if isinstance(layer, _ConvNd):
+        raise SettingError(_convolution(layer, target))
+    if not isinstance(layer, nn.Linear):
+        raise SettingError(
+            f"The analytic attack solves a fully connected first layer, but {name!r} is a {type(layer).__name__}; "
+            f"{SEARCH}."
+        )
+    if not isinstance(inputs, Tensor) or inputs.numel() != probes.numel() or layer.in_features != prod(target.shape):
+        raise SettingError(
+            f"The first layer {name!r} sees parts of the image one by one ({layer.in_features} of "
+            f"{prod(target.shape)} numbers), so that its gradient is a sum over them; {SEARCH}."
+        )
+    if sum(call.layer is layer for call in calls) > 1:
+        raise SettingError(f"The first layer {name!r} is used more than once, so its gradient is a sum; {SEARCH}.")
+    trained = {id(p): key for key, p in target.model.named_parameters() if p.requires_grad}
+    weight = trained.get(id(layer.weight))
+    if weight is None:
+        raise SettingError(f"The first layer {name!r} is not trained, so the update says nothing of it; {SEARCH}.")
+    black, white, mixed = inputs.reshape(probes.shape)
+    scale, offset = white - black, black
+    if not (scale != 0).all() or not torch.allclose(scale * probes[2] + offset, mixed, rtol=1e-9, atol=1e-9):
+        raise SettingError(
+            f"The model does more to the image than scale its pixels before its first layer {name!r}; {SEARCH}."
+        )
+    return FirstLayer(weight, trained.get(id(layer.bias)), scale, offset)
+
+
+def _probes(target: Target) -> Tensor:
+    """(3, C, H, W): black, white, and one in which no two pixels are the same."""
+    mixed = torch.linspace(0, 1, prod(target.shape)).sqrt().reshape(target.shape)
+    return torch.stack([torch.zeros_like(mixed), torch.ones_like(mixed), mixed]).to(target.mean)
+
+
+def _watch(model: nn.Module, images: Tensor) -> list[_Call]:
+    """The layers that a forward pass calls. A module with layers inside is no layer, whatever else it holds."""
+    calls: list[_Call] = []
+    hooks = [
+        module.register_forward_pre_hook(
+            lambda layer, inputs, name=name: calls.append(_Call(name, layer, inputs[0] if inputs else None))
+        )
+        for name, module in model.named_modules()
+        if not list(module.children()) and list(module.parameters())
+    ]
+    try:
+        with torch.no_grad():
+            model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls
+
+
+def _convolution(layer: _ConvNd, target: Target) -> str:
+    """Why a convolution is not solved, with the rank of its gradient as equations in the image (R-GAP, Sec. 3).
+
+    Once the slopes at its output are known, every weight's gradient is one linear equation in the pixels of one input
+    channel: filters of a group x kernel equations for H x W unknowns.
+    """
+    unknowns = prod(target.shape)
+    filters = layer.out_channels // layer.groups
+    rank = target.shape[0] * min(filters * prod(layer.kernel_size), prod(target.shape[1:]))
+    return (
+        "The analytic attack solves a fully connected first layer, but this model begins with a convolution, whose "
+        f"weight gradient has rank {rank:,} at most in {unknowns:,} unknowns, and the layer-by-layer solution is not "
+        f"available; {SEARCH}."
+    )
