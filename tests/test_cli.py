@@ -106,6 +106,23 @@ def test_a_dry_run_writes_nothing(here: Path) -> None:
     assert [p.name for p in here.iterdir()] == ["mine.py"]
 
 
+def test_an_attack_that_solves_has_no_steps(here: Path) -> None:
+    words = ("audit", "--model", "mine.py:make_model", "--victims", "2", "--decoys", "5", "--attack", "analytic")
+    code, out, _ = call(*words, "--dry-run")
+    assert code == 0
+    assert "from the first 3 victims" in " ".join(out.split())
+    code, _, err = call(*words, "--steps", "5")
+    assert code == 2
+    assert "no setting 'steps'" in err
+    assert call(*words, "--out", "run")[0] == 0
+    document = read_run(here / "run").document
+    assert document is not None
+    assert [record["stopped"] for record in document["records"]] == ["recovered"] * 2
+    code, _, err = call("audit", "--model", "cnn", "--victims", "2", "--attack", "analytic")
+    assert code == 2
+    assert "begins with a convolution" in " ".join(err.split())
+
+
 def test_own_loss_and_own_data(here: Path) -> None:
     rng = np.random.default_rng(0)
     images, numbers = rng.random((6, 28, 28)).astype(np.float32), rng.random(6).astype(np.float32)

@@ -29,7 +29,7 @@ SCALES = 64
 """Scales that are tried on the range that keeps pixels in [0, 1], of both signs."""
 
 BASINS = 3
-"""The best of them, each of which is refined until one reproduces the update."""
+"""The best of them that are better than their neighbours are refined, one after another until one reproduces it."""
 
 SLACK = 0.01
 """How far pixels may leave [0, 1] while scales are tried, so that rounding at 0 and 1 shuts no scale out."""
@@ -41,8 +41,9 @@ class Analytic:
 
     A victim is `recovered` when its image reproduces the observed update to rounding: the relative error of the whole
     simulated update and that of the first layer's weight, the larger of which is `match`, are at most `ROUNDING` units
-    of the update's precision. With a bias no other image does. Everything else is `not determined`, for instance an
-    update under noise, or one of a layer all of whose neurons are dead.
+    of the update's precision. With a bias no other image does. Everything else is `not determined`, for instance the
+    update of a layer all of whose neurons are dead, or one under noise: its image is the nearest that was found, which
+    may still be good to look at.
     """
 
     name: str = "analytic"
@@ -153,7 +154,7 @@ class _Solver:
             products = self.matcher(images.to(self.target.mean), self.labels[owner], owner)
         apart = products.difference.sum(1).detach()  # (SCALES,)
         best = (blank(self.exact), torch.inf)
-        for start in apart.nan_to_num(torch.inf).argsort()[:BASINS]:
+        for start in _valleys(apart)[:BASINS]:
             scale = update.refine(lambda s: self.layer.image(s * unit), float(scales[start]), (high - low) / SCALES)
             image = self.layer.image(scale * unit)
             best = min(best, (image, update.mismatch(image)), key=lambda pair: pair[1])
@@ -186,15 +187,17 @@ class _Update:
         for _ in range(20):
             slope = (self._rest(image_of(scale + nudge)) - rest) / nudge
             move = -float(slope @ rest / slope.square().sum())
+            before = float(rest.square().sum())
             for _ in range(5):
                 trial = self._rest(image_of(scale + move))
-                if trial.square().sum() < rest.square().sum():
+                after = float(trial.square().sum())
+                if after < before:
                     break
                 move /= 2
             else:
                 break
             scale, rest = scale + move, trial
-            if abs(move) <= 1e-15 * abs(scale):
+            if after > 0.9 * before:  # what is left is rounding or noise
                 break
         return scale
 
@@ -213,10 +216,23 @@ def direction(weight: Tensor) -> Tensor:
 
     On a matrix of rank one the first iteration ends it; the others average noise.
     """
-    unit: Tensor = weight[weight.square().sum(1).argmax()]
+    row = weight[weight.square().sum(1).argmax()]
+    unit = row / torch.linalg.vector_norm(row)
     for _ in range(20):
-        unit = weight.T @ (weight @ (unit / unit.norm()))
-    return unit / torch.linalg.vector_norm(unit)
+        before, unit = unit, weight.T @ (weight @ unit)
+        unit = unit / torch.linalg.vector_norm(unit)
+        if torch.allclose(unit, before, rtol=0, atol=1e-15):
+            break
+    return unit
+
+
+def _valleys(heights: Tensor) -> list[int]:
+    """Places that are no higher than their neighbours, the lowest first."""
+    heights = heights.nan_to_num(torch.inf)
+    fence = torch.nn.functional.pad(heights, (1, 1), value=torch.inf)
+    low = (heights <= fence[:-2]) & (heights <= fence[2:])
+    found: list[int] = heights.masked_fill(~low, torch.inf).argsort(stable=True)[: int(low.sum())].tolist()
+    return found
 
 
 def scale_range(layer: FirstLayer, unit: Tensor) -> tuple[float, float]:
