@@ -120,6 +120,17 @@ def test_noise_drowns_a_direction_below_the_threshold_of_random_matrices(
     assert least <= abs(float(direction(seen) @ right)) <= most
 
 
+def test_an_update_that_the_ratio_does_not_explain_is_solved_by_rank() -> None:
+    """A bias whose gradient was withheld or scrambled does not hide the image."""
+    target = perceptron()
+    images, classes = private(3, 13)
+    seen = observe(target, images, classes)
+    for scrambled in (torch.zeros_like(seen.gradient["2.bias"]), seen.gradient["2.bias"].flip(1)):
+        found = solve(target, seen._replace(gradient={**seen.gradient, "2.bias": scrambled}))
+        assert set(found.stopped) == {"not determined"}
+        assert float(psnr(found, images).min()) > 20
+
+
 @settings(max_examples=20, deadline=None)
 @given(sigma=st.floats(-14, -1).map(lambda power: 10**power), bias=st.booleans())
 def test_recovered_means_that_the_update_is_reproduced(sigma: float, bias: bool) -> None:

@@ -5,6 +5,9 @@ With one image the gradient of that layer, z = W x + b, is  dW = (dL/dz) x^T  an
     with a bias     x = dW^T db / |db|^2, all rows' ratios dW_i / db_i weighted by db_i^2 (Inverting Gradients, Prop. 1)
     without one     dW has rank one, its right singular vector is x up to sign and scale; these two numbers come from
                     the range of pixels and a one-dimensional match of the whole update
+
+Noise on the bias spoils the ratio long before it spoils the singular vector, so an update that the ratio does not
+explain is solved in the second way as well and the image that explains more of it is kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -134,14 +137,15 @@ class _Solver:
         weight = observed[self.layer.weight]
         slopes = observed[self.layer.bias] if self.layer.bias else None  # dL/dz
         update = _Update(self.exact, self.layer.weight, observed, self.labels[v])
-        if not weight.any() or (slopes is not None and not slopes.any()):
+        if not weight.any():
             image = blank(self.exact)
             return _Found(image, update.mismatch(image), NOT_DETERMINED)
-        if slopes is not None:
+        image, match = blank(self.exact), torch.inf
+        if slopes is not None and slopes.any():
             image = self.layer.image(weight.T @ slopes / slopes.square().sum())
             match = update.mismatch(image)
-        else:
-            image, match = self._scaled(v, direction(weight), update)
+        if match > self.bound:
+            image, match = min((image, match), self._scaled(v, direction(weight), update), key=lambda pair: pair[1])
         return _Found(image, match, RECOVERED if match <= self.bound else NOT_DETERMINED)
 
     def _scaled(self, v: int, unit: Tensor, update: "_Update") -> tuple[Tensor, float]:
@@ -217,10 +221,10 @@ def direction(weight: Tensor) -> Tensor:
     On a matrix of rank one the first iteration ends it; the others average noise.
     """
     row = weight[weight.square().sum(1).argmax()]
-    unit = row / torch.linalg.vector_norm(row)
+    unit: Tensor = row / torch.linalg.vector_norm(row)
     for _ in range(20):
         before, unit = unit, weight.T @ (weight @ unit)
-        unit = unit / torch.linalg.vector_norm(unit)
+        unit /= torch.linalg.vector_norm(unit)
         if torch.allclose(unit, before, rtol=0, atol=1e-15):
             break
     return unit
