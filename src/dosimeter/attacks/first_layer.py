@@ -102,7 +102,7 @@ def _watch(model: nn.Module, images: Tensor) -> list[_Call]:
 
 
 def _convolution(layer: _ConvNd, target: Target) -> str:
-    """Why a convolution is not solved, with the rank of its gradient as equations in the image (R-GAP, Sec. 3).
+    """Why a convolution is not solved, with the rank of its gradient as equations in the image.
 
     Once the slopes at its output are known, every weight's gradient is one linear equation in the pixels of one input
     channel: filters of a group x kernel equations for H x W unknowns.
