@@ -141,8 +141,9 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
     assert cvb.optimiser == optimisers.Adam(lr=1.0)
     assert cvb.schedule == schedules.Plateau(patience=400, factor=0.1)
     assert cvb.prior == 0.01 * priors.TotalVariation()
-    for preset in presets.BY_NAME.values():
-        assert "Inverting Gradients" in (preset.__doc__ or "")
+    papers = {"ig": "Inverting Gradients", "dlg": "Deep Leakage", "idlg": "iDLG", "cpl": "Client Privacy Leakage"}
+    for name, preset in presets.BY_NAME.items():
+        assert papers[name.partition("-")[0]] in (preset.__doc__ or "")
 
 
 def test_a_word_that_is_no_choice_is_refused_with_the_nearest() -> None:

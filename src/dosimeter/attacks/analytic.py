@@ -129,7 +129,7 @@ class _Solver:
         self.target, self.seen, self.labels = target, seen, labels
         self.exact = in_double(target)
         self.layer: FirstLayer = find_first_layer(self.exact)
-        self.matcher = Matcher(target, seen.gradient)
+        self.matcher = Matcher(target, seen.gradient, statistics=seen.statistics)
         self.bound = ROUNDING * torch.finfo(target.mean.dtype).eps
 
     def solve(self, v: int) -> _Found:

@@ -56,6 +56,25 @@ class FromLastLayer:
         return gradient.sum(-1).argmin(-1, keepdim=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Joint:
+    """Unknowns beside the images: the softmax of logits that start standard normal (DLG, Eq. 4 and Alg. 1)."""
+
+    granted = False
+
+    def find(self, target: Target, observation: Observation) -> Tensor:
+        """(V, B) of zeros: nothing is known of the labels before the search."""
+        return torch.zeros(len(observation.ids), observation.batch, dtype=torch.long)
+
+    def classes(self, target: Target) -> int:
+        """How many logits a label has."""
+        if not target.classification:
+            raise SettingError("Labels can be searched only under cross-entropy; grant the targets instead.")
+        with torch.no_grad():
+            blank = torch.zeros(1, *target.shape, dtype=target.mean.dtype, device=target.mean.device)
+            return int(target.model(blank).shape[1])
+
+
 def _classifier(target: Target) -> str:
     """The name of the weight whose linear layer gives the model's output, found by watching a forward pass."""
     seen: list[tuple[str, Tensor]] = []

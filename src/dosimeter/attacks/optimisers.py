@@ -1,10 +1,16 @@
 """How a search moves. State is a NamedTuple of per-candidate tensors, so candidates can leave the batch."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+from dosimeter.attacks.lbfgs import LBFGS
+
+__all__ = ["LBFGS", "Adam", "Evaluate", "Optimiser", "State"]
+
+S = TypeVar("S")
 
 
 class State(NamedTuple):
@@ -15,11 +21,28 @@ class State(NamedTuple):
     taken: int  # steps
 
 
-class Optimiser(Protocol):
-    def init(self, x: Tensor) -> State: ...
+class Evaluate(Protocol):
+    """Loss (n,) and slope (n, ...) of the candidates `who` (n,) if they stood at x (n, ...)."""
 
-    def step(self, x: Tensor, slope: Tensor, scale: Tensor, state: State) -> tuple[Tensor, State]:
-        """Move N candidates along their slopes; `scale` (N,) multiplies the learning rate of each."""
+    def __call__(self, x: Tensor, who: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+class Optimiser(Protocol[S]):
+    def init(self, x: Tensor) -> S: ...
+
+    def step(
+        self, x: Tensor, slope: Tensor, scale: Tensor, state: S, *, loss: Tensor, evaluate: Evaluate
+    ) -> tuple[Tensor, S]:
+        """Move N candidates.
+
+        Args:
+            x: (N, ...) where they stand.
+            slope: (N, ...) of the loss there.
+            scale: (N,) multiplies the learning rate of each.
+            state: what earlier steps left.
+            loss: (N,) where they stand.
+            evaluate: loss and slope elsewhere, for steps that try several places.
+        """
         ...
 
 
@@ -35,7 +58,16 @@ class Adam:
     def init(self, x: Tensor) -> State:
         return State(torch.zeros_like(x), torch.zeros_like(x), 0)
 
-    def step(self, x: Tensor, slope: Tensor, scale: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(
+        self,
+        x: Tensor,
+        slope: Tensor,
+        scale: Tensor,
+        state: State,
+        *,
+        loss: Tensor | None = None,
+        evaluate: Evaluate | None = None,
+    ) -> tuple[Tensor, State]:
         if self.signed:
             slope = slope.sign()
         b1, b2 = self.betas

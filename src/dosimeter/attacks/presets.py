@@ -1,10 +1,11 @@
 """The papers' attacks with their printed settings; every setting can be changed by keyword."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules
+from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules, starts
 from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.search import Search, Stop
 from dosimeter.errors import SettingError, unknown
@@ -105,10 +106,104 @@ def analytic(*, labels: Literal["known", "idlg"] = "idlg") -> Analytic:
     return Analytic(labels=_pick("labels", labels, _LABELS))
 
 
+def dlg(
+    *,
+    steps: int = 300,
+    inner: int = 20,
+    lr: float = 1.0,
+    restarts: int = 1,
+    line: Literal["none", "wolfe"] = "none",
+    target: float | None = 1e-6,
+    keep: Literal["last", "best"] = "best",
+) -> Search:
+    """Deep Leakage from Gradients (Zhu et al. 2019), Eq. 4: squared L2 match, image and label searched together.
+
+    L-BFGS with learning rate 1, 300 steps of 20 iterations, normal start, no box, stop at a loss of 1e-6.
+
+    Args:
+        steps: how many steps at most.
+        inner: iterations of L-BFGS in each.
+        lr: its learning rate.
+        restarts: searches from different starts, the lowest matching loss is kept.
+        line: none, as in the paper's program, or a line search for the length of every move.
+        target: stop at this loss.
+        keep: return the last iterate or the one with the lowest loss.
+
+    Deviations: the iterate with the lowest loss is returned, as the program's pictures of a search show many.
+    """
+    return Search(
+        name="dlg",
+        likelihood=likelihoods.SquaredL2(),
+        labels=labels_.Joint(),
+        start=starts.Normal(),
+        optimiser=optimisers.LBFGS(lr=lr, inner=inner, line=line),
+        box=False,
+        restarts=restarts,
+        keep=keep,
+        stop=Stop(steps=steps, target=target),
+    )
+
+
+def idlg(
+    *,
+    steps: int = 300,
+    inner: int = 20,
+    lr: float = 1.0,
+    restarts: int = 1,
+    line: Literal["none", "wolfe"] = "none",
+    target: float | None = 1e-6,
+    keep: Literal["last", "best"] = "best",
+) -> Search:
+    """iDLG (Zhao et al. 2020), Alg. 1: the label from the last layer (Eq. 4), then the image as in DLG.
+
+    Settings as in `dlg`.
+    """
+    search = dlg(steps=steps, inner=inner, lr=lr, restarts=restarts, line=line, target=target, keep=keep)
+    return replace(search, name="idlg", labels=labels_.FromLastLayer())
+
+
+def cpl(
+    *,
+    steps: int = 300,
+    lr: float = 1.0,
+    alpha: float = 1e-3,
+    restarts: int = 1,
+    line: Literal["none", "wolfe"] = "none",
+    target: float | None = None,
+    keep: Literal["last", "best"] = "best",
+) -> Search:
+    """Client Privacy Leakage (Wei et al. 2020), Alg. 1: squared L2 match plus alpha |F(x) - y|^2 on the prediction.
+
+    The start is a uniform patch repeated 2x2; the label is read off the last layer; L-BFGS with learning rate 1, 300
+    iterations.
+
+    Args:
+        alpha: weight of the prediction term.
+        steps, lr, restarts, line, target, keep: as in `dlg`.
+
+    Deviations: alpha and the form of F are not fixed here by printed values; F is taken after the softmax.
+    """
+    return Search(
+        name="cpl",
+        likelihood=likelihoods.SquaredL2(),
+        prior=alpha * priors.Prediction(),
+        labels=labels_.FromLastLayer(),
+        start=starts.Tiled(across=2),
+        optimiser=optimisers.LBFGS(lr=lr, inner=1, line=line),
+        box=False,
+        restarts=restarts,
+        keep=keep,
+        stop=Stop(steps=steps, target=target),
+    )
+
+
 BY_NAME: dict[str, Callable[..., Attack]] = {
     "ig": inverting_gradients,
     "ig-a": inverting_gradients_a,
     "ig-cvb": inverting_gradients_cvb,
+    "dlg": dlg,
+    "idlg": idlg,
+    "cpl": cpl,
     "analytic": analytic,
 }
 """The names that the command line knows."""

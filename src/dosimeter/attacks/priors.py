@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from dosimeter.types import Target
 
 
 class View(NamedTuple):
@@ -15,6 +18,8 @@ class View(NamedTuple):
 
     images: Tensor  # (N, B, C, H, W) in the range of pixels, [0, 1]
     normalised: Tensor  # (N, B, C, H, W) as the first layer after normalisation sees them
+    labels: Tensor | None = None  # (N, B) classes or (N, B, classes) probabilities that the attack takes for right
+    target: Target | None = None  # the model, for priors that ask it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +49,20 @@ class TotalVariation(Prior):
         down = (x[..., 1:, :] - x[..., :-1, :]).abs().flatten(1).mean(1)
         right = (x[..., :, 1:] - x[..., :, :-1]).abs().flatten(1).mean(1)
         return down + right
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction(Prior):
+    """|softmax F(x) - y|^2, summed over classes and images: the model should recognise the image (CPL, Alg. 1)."""
+
+    def loss(self, view: View) -> Tensor:
+        assert view.target is not None
+        assert view.labels is not None
+        predicted = view.target.model(view.images.flatten(0, 1)).softmax(-1)  # (N * B, classes)
+        labels = view.labels.flatten(0, 1)
+        true = F.one_hot(labels, predicted.shape[1]) if labels.ndim == 1 else labels
+        apart: Tensor = (predicted - true).square().sum(1)
+        return apart.reshape(view.images.shape[:2]).sum(1)
 
 
 @dataclass(frozen=True, kw_only=True)

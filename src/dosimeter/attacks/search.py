@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from dosimeter import rng, trees
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules, starts
-from dosimeter.engine import Matcher, Products
+from dosimeter.attacks.objective import Objective, Values
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Curve, Observation, Reconstruction, Target, ThreatModel, Watch
 
@@ -36,22 +36,22 @@ class Stop:
 class _State(NamedTuple):
     """Candidates still in the batch, one a row."""
 
-    x: Tensor  # (n, B, C, H, W) normalised units
-    labels: Tensor  # (n, B)
+    x: Tensor  # (n, D) all unknowns: normalised images, then logits of labels that are searched
+    labels: Tensor  # (n, B) given labels
     owner: Tensor  # (n,) which victim
     row: Tensor  # (n,) which candidate
-    moments: optimisers.State
+    moments: Any  # the optimiser's own state
     schedule: schedules.State
     best: Tensor  # (n,) lowest loss so far
     best_match: Tensor  # (n,) the match there
-    best_x: Tensor  # (n, B, C, H, W) where that was
+    best_x: Tensor  # (n, D) where that was
     waited: Tensor  # (n,) steps since then
 
 
 class _Done(NamedTuple):
     """Results of all candidates, filled as they leave the batch."""
 
-    x: Tensor  # (N, B, C, H, W)
+    x: Tensor  # (N, D)
     match: Tensor  # (N,)
     steps: Tensor  # (N,)
     why: list[str]
@@ -65,9 +65,9 @@ class Search:
     name: str = "search"
     likelihood: likelihoods.Likelihood | likelihoods.Entrywise = likelihoods.Cosine()
     prior: priors.Prior = priors.Prior()
-    labels: labels_.Labels = labels_.Known()
+    labels: labels_.Labels | labels_.Joint = labels_.Known()
     start: starts.Start = starts.Normal()
-    optimiser: optimisers.Optimiser = optimisers.Adam()
+    optimiser: optimisers.Optimiser[Any] = optimisers.Adam()
     schedule: schedules.Schedule = schedules.Constant()
     only: masks.Mask = masks.Everything()
     box: bool = True
@@ -106,11 +106,15 @@ class _Run:
 
     def __init__(self, search: Search, target: Target, seen: Observation, seed: int) -> None:
         self.search, self.target, self.seen, self.seed = search, target, seen, seed
-        self.blind = isinstance(search.likelihood, likelihoods.Nothing)
-        exact = getattr(search.likelihood, "exact", False)
-        self.matcher = Matcher(target, seen.gradient, statistics=seen.statistics, exact=exact)
-        self.weights = search.only.weights(self.matcher.norms)  # (V, P)
-        self.low, self.high = (0 - target.mean) / target.std, (1 - target.mean) / target.std
+        self.objective = Objective(
+            target,
+            seen,
+            likelihood=search.likelihood,
+            prior=search.prior,
+            only=search.only,
+            classes=search.labels.classes(target) if isinstance(search.labels, labels_.Joint) else 0,
+        )
+        self.labels = search.labels.find(target, seen).to(target.mean.device)
         self.curve: list[tuple[int, Tensor]] = []
 
     def run(self, watch: Watch | None) -> Reconstruction:
@@ -123,17 +127,17 @@ class _Run:
         step = 0
         try:
             for step in range(steps + 1):
-                match, loss, slope = self._evaluate(state)
-                latest[state.row] = match
-                state = self._remember(state, match, loss)
-                state, (match, loss, slope) = self._release(step, state, (match, loss, slope), done)
+                values = self.objective(state.x, state.labels, state.owner)
+                latest[state.row] = values.match
+                state = self._remember(state, values)
+                state, values = self._release(step, state, values, done)
                 if step % max(1, steps // CURVE_POINTS) == 0 or not len(state.row):
                     self.curve.append((step, latest.clone()))
                 if not len(state.row):
                     break
                 if watch is not None:
                     watch(done=step, total=steps, match=float(latest[latest.isfinite()].mean()), active=len(state.row))
-                state = self._move(step, state, loss, slope)
+                state = self._move(step, state, values)
         except KeyboardInterrupt:
             self._leave(
                 state, torch.ones_like(state.row, dtype=torch.bool), latest[state.row], step, "interrupted", done
@@ -145,19 +149,14 @@ class _Run:
         """Starts are drawn one candidate at a time, each from the stream of its victim and restart."""
         like = self.target.mean
         owner = torch.arange(len(self.seen.ids)).repeat_interleave(self.search.restarts)
-        shape = (self.seen.batch, *self.target.shape)
-        draws = [
-            self.search.start.draw(shape, rng.stream(self.seed, "start", name, restart), like.dtype)
-            for name in self.seen.ids
-            for restart in range(self.search.restarts)
-        ]
+        draws = [self._draw(name, restart) for name in self.seen.ids for restart in range(self.search.restarts)]
         x = torch.stack(draws).to(like.device)
         owner = owner.to(like.device)
         n = len(draws)
         worst = torch.full((n,), torch.inf, dtype=like.dtype, device=like.device)
         return _State(
             x=x,
-            labels=self.search.labels.find(self.target, self.seen).to(like.device)[owner],
+            labels=self.labels[owner],
             owner=owner,
             row=torch.arange(n, device=like.device),
             moments=self.search.optimiser.init(x),
@@ -168,26 +167,19 @@ class _Run:
             waited=torch.zeros_like(owner),
         )
 
-    def _evaluate(self, state: _State) -> tuple[Tensor, Tensor, Tensor]:
-        """Matching loss (n,), whole loss (n,) and the whole loss's slope in x."""
-        x = state.x.requires_grad_()
-        view = priors.View(images=x * self.target.std + self.target.mean, normalised=x)
-        match = self._match(view.images, state)
-        loss = match + self.search.prior.loss(view)
-        (slope,) = torch.autograd.grad(loss.sum(), x, allow_unused=True)
-        x.requires_grad_(False)
-        return match.detach(), loss.detach(), torch.zeros_like(x) if slope is None else slope
+    def _draw(self, name: str, restart: int) -> Tensor:
+        """One candidate's first unknowns (D,)."""
+        dtype, objective = self.target.mean.dtype, self.objective
+        start = self.search.start.draw(objective.shape, rng.stream(self.seed, "start", name, restart), dtype).flatten()
+        if not objective.classes:
+            return start
+        logits = (self.seen.batch * objective.classes,)
+        return torch.cat(
+            [start, torch.randn(logits, generator=rng.stream(self.seed, "labels", name, restart)).to(dtype)]
+        )
 
-    def _match(self, images: Tensor, state: _State) -> Tensor:
-        if self.blind:
-            return 0 * images.flatten(1).sum(1)
-        likelihood, weights = self.search.likelihood, self.weights[state.owner]
-        if isinstance(likelihood, likelihoods.Entrywise):
-            return (weights * self.matcher.entries(images, state.labels, state.owner, likelihood.entry_loss)).sum(1)
-        products = self.matcher(images, state.labels, state.owner)
-        return likelihood.loss(Products(*(weights * p for p in products)))
-
-    def _remember(self, state: _State, match: Tensor, loss: Tensor) -> _State:
+    def _remember(self, state: _State, values: Values) -> _State:
+        match, loss, _ = values
         better = loss < state.best
         state = state._replace(
             best=torch.where(better, loss, state.best), waited=torch.where(better, 0, state.waited + 1)
@@ -196,18 +188,16 @@ class _Run:
             return state
         return state._replace(
             best_match=torch.where(better, match, state.best_match),
-            best_x=torch.where(better.reshape(-1, 1, 1, 1, 1), state.x, state.best_x),
+            best_x=torch.where(better[:, None], state.x, state.best_x),
         )
 
-    def _release(
-        self, step: int, state: _State, values: tuple[Tensor, Tensor, Tensor], done: _Done
-    ) -> tuple[_State, tuple[Tensor, Tensor, Tensor]]:
+    def _release(self, step: int, state: _State, values: Values, done: _Done) -> tuple[_State, Values]:
         """Candidates that are done leave the batch."""
         stop, (match, loss, slope) = self.search.stop, values
         over = torch.full_like(loss, step >= stop.steps, dtype=torch.bool)
         reached = loss <= (-torch.inf if stop.target is None else stop.target)
         tired = state.waited >= (stop.steps + 1 if stop.patience is None else stop.patience)
-        lost = ~loss.isfinite() | ~slope.flatten(1).isfinite().all(1)
+        lost = ~loss.isfinite() | ~slope.isfinite().all(1)
         gone = over | reached | tired | lost
         if not gone.any():
             return state, values
@@ -231,11 +221,17 @@ class _Run:
         for row in rows.tolist():
             done.why[row] = why
 
-    def _move(self, step: int, state: _State, loss: Tensor, slope: Tensor) -> _State:
-        schedule = self.search.schedule.update(step, self.search.stop.steps, loss, state.schedule)
-        x, moments = self.search.optimiser.step(state.x, slope, schedule.scale, state.moments)
+    def _move(self, step: int, state: _State, values: Values) -> _State:
+        def evaluate(x: Tensor, who: Tensor) -> tuple[Tensor, Tensor]:
+            _, loss, slope = self.objective(x, state.labels[who], state.owner[who])
+            return loss, slope
+
+        schedule = self.search.schedule.update(step, self.search.stop.steps, values.loss, state.schedule)
+        x, moments = self.search.optimiser.step(
+            state.x, values.slope, schedule.scale, state.moments, loss=values.loss, evaluate=evaluate
+        )
         if self.search.box:
-            x = torch.minimum(torch.maximum(x, self.low), self.high)
+            x = self.objective.boxed(x)
         return state._replace(x=x, moments=moments, schedule=schedule)
 
     def _choose(self, done: _Done) -> Reconstruction:
@@ -243,10 +239,10 @@ class _Run:
         restarts, victims = self.search.restarts, len(self.seen.ids)
         kept = done.match.reshape(victims, restarts).argmin(1)  # (V,)
         rows = torch.arange(victims, device=kept.device) * restarts + kept
-        labels = self.search.labels.find(self.target, self.seen)
+        objective, x = self.objective, done.x[rows]
         return Reconstruction(
-            images=done.x[rows] * self.target.std + self.target.mean,
-            labels=labels,
+            images=objective.images(x),
+            labels=objective.logits(x).argmax(-1) if objective.classes else self.labels,
             match=done.match[rows],
             steps=done.steps[rows],
             restart=kept,

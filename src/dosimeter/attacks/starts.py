@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dosimeter.errors import SettingError
+
 
 class Start(Protocol):
     """One candidate's first image (B, C, H, W) in normalised units."""
@@ -30,3 +32,19 @@ class Uniform:
 
     def draw(self, shape: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype) -> Tensor:
         return self.low + (self.high - self.low) * torch.rand(shape, generator=rng, dtype=dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiled:
+    """One small patch, uniform in [0, 1], repeated `across` times in each direction (CPL, "patterned" start)."""
+
+    across: int = 2
+
+    def __post_init__(self) -> None:
+        if self.across < 1:
+            raise SettingError(f"A tiled start needs at least 1 patch in each direction, got {self.across}.")
+
+    def draw(self, shape: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype) -> Tensor:
+        *images, height, width = shape
+        patch = torch.rand(*images, -(-height // self.across), -(-width // self.across), generator=rng, dtype=dtype)
+        return patch.repeat(*[1] * len(images), self.across, self.across)[..., :height, :width]
