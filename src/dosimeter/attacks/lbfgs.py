@@ -22,7 +22,8 @@ class Memory(NamedTuple):
 
     moves: Tensor  # (N, m, D)
     turns: Tensor  # (N, m, D)
-    inverse: Tensor  # (N, m) 1 / <move, turn>, 0 in slots without a pair
+    cross: Tensor  # (N, m, m) <move, turn> of every two pairs, 0 in slots without a pair
+    bends: Tensor  # (N, m, m) <turn, turn>
     pairs: Tensor  # (N,) remembered so far
     size: Tensor  # (N,) <move, turn> / <turn, turn> of the last pair
     x: Tensor  # (N, D) where the last iteration began
@@ -48,7 +49,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LBFGS:
-    """Limited-memory BFGS (Liu and Nocedal 1989; Nocedal and Wright, Alg. 7.4 and 7.5).
+    """Limited-memory BFGS (Liu and Nocedal 1989; Nocedal and Wright, Alg. 7.5).
 
     Without a line search every candidate's path is that of `torch.optim.LBFGS` run on it alone, whose tolerances and
     first step min(1, 1 / |slope|_1) are taken over. The line search finds a step that meets Wolfe's two conditions by
@@ -86,8 +87,19 @@ class LBFGS:
         n, d = x.shape
         counts = torch.zeros(n, dtype=torch.long, device=x.device)
         pairs = x.new_zeros(n, self.history, d)
-        inverse, size = x.new_zeros(n, self.history), x.new_ones(n)
-        return Memory(pairs, pairs.clone(), inverse, counts, size, x.clone(), torch.zeros_like(x), counts.clone())
+        cross = x.new_zeros(n, self.history, self.history)
+        slope = torch.zeros_like(x)
+        return Memory(
+            moves=pairs,
+            turns=pairs.clone(),
+            cross=cross,
+            bends=cross.clone(),
+            pairs=counts,
+            size=x.new_ones(n),
+            x=x.clone(),
+            slope=slope,
+            taken=counts.clone(),
+        )
 
     def step(
         self, x: Tensor, slope: Tensor, scale: Tensor, state: Memory, *, loss: Tensor, evaluate: Evaluate
@@ -122,7 +134,7 @@ class LBFGS:
 
     def _downhill(self, memory: Memory, who: Tensor, here: Point) -> tuple[Tensor, Tensor]:
         """Those of the candidates that have a way down, and the way."""
-        direction = _two_loops(memory, who, here.slope[who])
+        direction = _direction(memory, who, here.slope[who])
         descent = (direction * here.slope[who]).sum(1)
         down = (descent <= -self.still) & direction.isfinite().all(1)
         return who[down], direction[down]
@@ -142,29 +154,64 @@ def _remember(memory: Memory, who: Tensor, here: Point) -> None:
     new = (memory.taken[who] > 0) & (curved > CURVED)
     rows, move, turn, curved = who[new], move[new], turn[new], curved[new]
     slot = memory.pairs[rows] % memory.moves.shape[1]
-    memory.moves[rows, slot], memory.turns[rows, slot], memory.inverse[rows, slot] = move, turn, 1 / curved
+    memory.moves[rows, slot], memory.turns[rows, slot] = move, turn
     memory.size[rows] = curved / turn.square().sum(1)
     memory.pairs[rows] += 1
+    used = _used(memory, rows)
+    moves, turns = (_rows(pairs, rows, used) for pairs in (memory.moves, memory.turns))
+    memory.cross[rows, slot, :used] = _along(turns, move)
+    memory.cross[rows, :used, slot] = _along(moves, turn)
+    memory.bends[rows, slot, :used] = memory.bends[rows, :used, slot] = _along(turns, turn)
     memory.x[who], memory.slope[who] = here.x[who], here.slope[who]
     memory.taken[who] += 1
 
 
-def _two_loops(memory: Memory, who: Tensor, slope: Tensor) -> Tensor:
-    """The direction -H slope of each candidate (Nocedal and Wright, Alg. 7.4); empty slots change nothing."""
-    slots = memory.moves.shape[1]
-    pairs = memory.pairs[who]
-    found: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-    q = -slope
-    for back in range(min(slots, int(pairs.max()) if len(pairs) else 0)):
-        slot = (pairs - 1 - back) % slots
-        move, turn, inverse = memory.moves[who, slot], memory.turns[who, slot], memory.inverse[who, slot][:, None]
-        share = inverse * (move * q).sum(1, keepdim=True)
-        q = q - share * turn
-        found.append((move, turn, inverse, share))
-    q = memory.size[who][:, None] * q
-    for move, turn, inverse, share in reversed(found):
-        q = q + (share - inverse * (turn * q).sum(1, keepdim=True)) * move
-    return q
+def _direction(memory: Memory, who: Tensor, slope: Tensor) -> Tensor:
+    """The direction -H slope of each candidate in the compact form (Nocedal and Wright, Eq. 7.24).
+
+    It is what the two loops of Alg. 7.4 give, in a few products of matrices instead of hundreds of vectors. With moves S
+    and turns Y as columns, D and R the diagonal and upper triangle (in order of time) of S^T Y, and a = R^-1 S^T g:
+
+        H g = size g + S R^-T ((D + size Y^T Y) a - size Y^T g) - size Y a
+    """
+    used, size = _used(memory, who), memory.size[who][:, None]
+    if not used:
+        return -slope
+    moves, turns = (_rows(pairs, who, used) for pairs in (memory.moves, memory.turns))
+    age = (memory.pairs[who][:, None] - 1 - torch.arange(used, device=who.device)) % memory.moves.shape[1]
+    age = torch.where(age < memory.pairs[who][:, None], age, -1)  # (n, used), 0 the newest, -1 an empty slot
+    order = age.argsort(1, descending=True)  # slots, the oldest first and empty ones last
+    undo = order.argsort(1)
+    cross, bends = (_sorted(part[who][:, :used, :used], order) for part in (memory.cross, memory.bends))
+    u, v = (_along(pairs, slope).double().gather(1, order) for pairs in (moves, turns))
+    diagonal = cross.diagonal(dim1=1, dim2=2)
+    upper = cross.triu() + torch.diag_embed((diagonal == 0).double())  # empty slots: nothing but a 1
+    a = torch.linalg.solve_triangular(upper, u[:, :, None], upper=True)[:, :, 0]
+    rest = diagonal * a + size * (_along(bends, a) - v)
+    p = torch.linalg.solve_triangular(upper.mT, rest[:, :, None], upper=False)[:, :, 0]
+    a, p = (part.gather(1, undo).to(slope) for part in (a, p))
+    return -(size * slope + _along(moves.mT, p) - size * _along(turns.mT, a))
+
+
+def _used(memory: Memory, who: Tensor) -> int:
+    """Slots that any of the candidates has filled."""
+    return min(memory.moves.shape[1], int(memory.pairs[who].max()) if len(who) else 0)
+
+
+def _rows(pairs: Tensor, who: Tensor, used: int) -> Tensor:
+    """The filled slots of some candidates, not copied where those are all."""
+    return pairs[:, :used] if len(who) == len(pairs) else pairs[who, :used]
+
+
+def _along(pairs: Tensor, vector: Tensor) -> Tensor:
+    """(n, a, b) times (n, b) -> (n, a)."""
+    return (pairs @ vector[:, :, None])[:, :, 0]
+
+
+def _sorted(square: Tensor, order: Tensor) -> Tensor:
+    """Rows and columns of (n, m, m) in the order (n, m), in double precision."""
+    n = torch.arange(len(order), device=order.device)[:, None, None]
+    return square[n, order[:, :, None], order[:, None, :]].double()
 
 
 def _wolfe(
