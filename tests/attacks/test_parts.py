@@ -146,6 +146,36 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
         assert papers[name.partition("-")[0]] in (preset.__doc__ or "")
 
 
+def test_dlg_idlg_and_cpl_equal_their_printed_settings() -> None:
+    dlg, idlg, cpl = presets.dlg(), presets.idlg(), presets.cpl()
+    for search in (dlg, idlg):
+        assert search.optimiser == optimisers.LBFGS(lr=1.0, inner=20, history=100, line="none")
+        assert (search.stop.steps, search.stop.target) == (300, 1e-6)
+        assert (search.likelihood, search.prior) == (likelihoods.SquaredL2(), priors.Prior())
+        assert (search.start, search.box, search.restarts) == (starts.Normal(), False, 1)
+    assert (dlg.labels, idlg.labels, cpl.labels) == (labels.Joint(), labels.FromLastLayer(), labels.FromLastLayer())
+    assert (cpl.optimiser, cpl.stop.steps) == (optimisers.LBFGS(lr=1.0, inner=1, line="none"), 300)
+    assert (cpl.start, cpl.likelihood, cpl.box) == (starts.Tiled(across=2), likelihoods.SquaredL2(), False)
+    assert presets.cpl(alpha=0.5).prior == 0.5 * priors.Prediction()
+
+
+def test_a_tiled_start_repeats_one_patch() -> None:
+    image = starts.Tiled().draw((2, 3, 32, 32), torch.Generator().manual_seed(0), torch.float64)
+    patch = image[..., :16, :16]
+    assert torch.equal(image, patch.repeat(1, 1, 2, 2))
+    assert 0 <= float(patch.min()) < 0.01 < 0.99 < float(patch.max()) <= 1
+    assert starts.Tiled().draw((1, 1, 7, 5), torch.Generator(), torch.float32).shape == (1, 1, 7, 5)
+
+
+def test_the_prediction_term_by_hand() -> None:
+    target = tiny_target()
+    images, truth = torch.rand(3, 2, 1, 6, 6, dtype=torch.float64), torch.tensor([[0, 1], [2, 3], [4, 0]])
+    found = priors.Prediction().loss(View(images=images, normalised=images, labels=truth, target=target))
+    for n in range(3):
+        predicted = target.model(images[n]).softmax(1).detach().numpy()
+        assert float(found[n].detach()) == pytest.approx(((predicted - np.eye(5)[truth[n]]) ** 2).sum())
+
+
 def test_a_word_that_is_no_choice_is_refused_with_the_nearest() -> None:
     with pytest.raises(SettingError, match="Did you mean 'cosine'"):
         presets.inverting_gradients(distance="cosin")  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """The loop: batch mates change nothing, every victim stops on its own, restarts are chosen by the match."""
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -47,6 +48,20 @@ def test_victim_7_of_32_equals_victim_7_alone_after_200_steps() -> None:
     assert together.images.dtype == torch.float64
     assert float((together.images[7] - alone.images[0]).abs().max()) < 1e-6
     assert float((together.match[7] - alone.match[0]).abs()) < 1e-6
+
+
+@pytest.mark.parametrize("preset", [presets.dlg, presets.idlg, presets.cpl])
+def test_searches_by_lbfgs_find_images_and_labels_whoever_else_is_in_the_batch(preset: Callable[..., Search]) -> None:
+    target, seen = six()
+    torch.manual_seed(3)
+    truth, settings = torch.rand(6, 1, 1, 6, 6), {"steps": 60, "line": "wolfe", "target": 1e-12}
+    if preset is presets.cpl:
+        settings["alpha"] = 0.0
+    together = run(preset(**settings), target, seen)
+    alone = run(preset(**settings), target, only(seen, [4]))
+    assert torch.allclose(together.images[4], alone.images[0], rtol=1e-6, atol=1e-6)
+    assert torch.equal(together.labels, seen.labels)  # type: ignore[arg-type]
+    assert ((together.images - truth).square().mean((1, 2, 3, 4)) < 1e-3).all()
 
 
 def test_permuting_victims_permutes_results() -> None:

@@ -129,7 +129,7 @@ def dlg(
         target: stop at this loss.
         keep: return the last iterate or the one with the lowest loss.
 
-    Deviations: the iterate with the lowest loss is returned, as the program's pictures of a search show many.
+    Deviations: the iterate with the lowest loss is returned, since without a line search the last may be far off.
     """
     return Search(
         name="dlg",
@@ -181,7 +181,8 @@ def cpl(
         alpha: weight of the prediction term.
         steps, lr, restarts, line, target, keep: as in `dlg`.
 
-    Deviations: alpha and the form of F are not fixed here by printed values; F is taken after the softmax.
+    Deviations: alpha is a choice of ours, small because an untrained model does not recognise the true image either;
+    F is taken after the softmax; the iterate with the lowest loss is returned.
     """
     return Search(
         name="cpl",
