@@ -169,8 +169,8 @@ def _remember(memory: Memory, who: Tensor, here: Point) -> None:
 def _direction(memory: Memory, who: Tensor, slope: Tensor) -> Tensor:
     """The direction -H slope of each candidate in the compact form (Nocedal and Wright, Eq. 7.24).
 
-    It is what the two loops of Alg. 7.4 give, in a few products of matrices instead of hundreds of vectors. With moves S
-    and turns Y as columns, D and R the diagonal and upper triangle (in order of time) of S^T Y, and a = R^-1 S^T g:
+    It is what the two loops of Alg. 7.4 give, in a few products of matrices instead of hundreds of vectors. With moves
+    S and turns Y as columns, D and R the diagonal and upper triangle (in order of time) of S^T Y, and a = R^-1 S^T g:
 
         H g = size g + S R^-T ((D + size Y^T Y) a - size Y^T g) - size Y a
     """
