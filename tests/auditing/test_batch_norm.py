@@ -244,6 +244,7 @@ def test_a_captured_update_comes_with_its_statistics() -> None:
         {"1": pair, "2": pair},
         {"1": (pair[0][:2], pair[1])},
         {"1": (pair[0] * torch.nan,) * 2},
+        {"1": (pair[0], -pair[1])},
     ):
         with pytest.raises((SettingError, UpdateError), match="tatistics"):
             dm.reconstruct(model, update, batch_norm="sent", statistics=statistics, **given)

@@ -86,8 +86,8 @@ def given_statistics(target: Target, mode: BatchNorm, given: Statistics | None) 
     if found.keys() != sizes.keys():
         raise UpdateError(f"The statistics are of {sorted(found)}, expected one pair for each of {sorted(sizes)}.")
     for name, pair in found.items():
-        if any(t.shape != (1, sizes[name]) or not t.isfinite().all() for t in pair):
-            raise UpdateError(f"The statistics of {name!r} are not {sizes[name]} finite means and variances.")
+        if any(t.shape != (1, sizes[name]) or not t.isfinite().all() for t in pair) or (pair[1] < 0).any():
+            raise UpdateError(f"The statistics of {name!r} are not {sizes[name]} finite means and variances from 0 on.")
     return {name: (mean, variance) for name, (mean, variance) in found.items()}
 
 
