@@ -184,18 +184,9 @@ def cpl(
     Deviations: alpha is a choice of ours, small because an untrained model does not recognise the true image either;
     F is taken after the softmax; the iterate with the lowest loss is returned.
     """
-    return Search(
-        name="cpl",
-        likelihood=likelihoods.SquaredL2(),
-        prior=alpha * priors.Prediction(),
-        labels=labels_.FromLastLayer(),
-        start=starts.Tiled(across=2),
-        optimiser=optimisers.LBFGS(lr=lr, inner=1, line=line),
-        box=False,
-        restarts=restarts,
-        keep=keep,
-        stop=Stop(steps=steps, target=target),
-    )
+    search = dlg(steps=steps, inner=1, lr=lr, restarts=restarts, line=line, target=target, keep=keep)
+    prior, labels = alpha * priors.Prediction(), labels_.FromLastLayer()
+    return replace(search, name="cpl", prior=prior, labels=labels, start=starts.Tiled(across=2))
 
 
 BY_NAME: dict[str, Callable[..., Attack]] = {

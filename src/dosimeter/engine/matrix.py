@@ -33,18 +33,21 @@ class Matrix:
         memory: Memory,
     ) -> None:
         self.names, self.batch, self.window, self.memory = names, batch, window, memory
-        self.outputs = len(weight)
-        self.weight = weight
-        self.wide = F.pad(weight, (0, 0, 0, max(0, WIDE - len(weight)))) if dense else weight
-        extra = len(self.wide) - len(weight)
+        self.outputs, self.weight = len(weight), weight
+        self.form = "dense" if dense else "Gram"
+        self._hold(bias, observed)
+
+    def _hold(self, bias: Tensor | None, observed: list[Tensor]) -> None:
+        """Bring bias and observations to the order in which they are multiplied."""
+        extra = max(0, WIDE - self.outputs) if self.form == "dense" else 0
+        self.wide = F.pad(self.weight, (0, 0, 0, extra)) if extra else self.weight
         self.bias = None if bias is None else F.pad(bias, (0, extra))
         matrix = F.pad(observed[0], (0, 0, 0, extra)) if extra else observed[0]  # a pad of nothing copies
         self.vector = Small(F.pad(observed[1], (0, extra))) if bias is not None else None
-        self.form = "dense" if dense else "Gram"
         self.left, self.right = matrix, None
-        if dense:
+        if self.form == "dense":
             self.left = matrix.transpose(1, 2).contiguous()  # (V, I, O), the order of A^T d
-        elif factors := factor(matrix, batch):
+        elif factors := factor(matrix, self.batch):
             self.form = "factored"
             self.left, self.right = factors
 
@@ -203,24 +206,8 @@ class Standing(Matrix):
     def fits(outputs: int, batch: int) -> bool:
         return outputs < WIDE and batch == 1
 
-    def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None,
-        window: Window | None,
-        names: tuple[str, ...],
-        observed: list[Tensor],
-        *,
-        batch: int,
-        dense: bool,
-        memory: Memory,
-    ) -> None:
-        assert dense
-        assert batch == 1
-        self.names, self.batch, self.window, self.memory = names, batch, window, memory
-        self.outputs, self.weight, self.bias = len(weight), weight, bias
-        self.vector = Small(observed[1]) if bias is not None else None
-        self.form = "dense"
+    def _hold(self, bias: Tensor | None, observed: list[Tensor]) -> None:
+        self.bias, self.vector = bias, Small(observed[1]) if bias is not None else None
         self.left, self.right = observed[0].contiguous(), None
 
     def _weights(self) -> Tensor:

@@ -64,7 +64,7 @@ def keep_memory() -> None:
     """Have this process keep freed memory for its next step, up to a quarter GiB a time, where it runs on glibc.
 
     A step frees and asks again for the same megabytes. By default they go back to the system in between, and every page
-    has to be cleared again: a third of the time of a step of a vision transformer.
+    has to be cleared again.
     """
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)

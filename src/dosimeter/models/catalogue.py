@@ -57,9 +57,7 @@ BY_NAME = {
         "LeNet with batch norm after the first convolution and torch's own start",
     ),
     "mlp": Entry(MLP, "PPP, Sec. 3.2", "4 x 1,024 with batch norm and ReLU, linear"),
-    "mlp-no-bias": Entry(
-        partial(MLP, bias=False), "PPP, Sec. 3.1", "the same without biases, against analytic attacks"
-    ),
+    "mlp-no-bias": Entry(partial(MLP, bias=False), "PPP, Sec. 3.1", "the same without biases"),
     "mlp-bayes": Entry(
         partial(MLP, width=500, depth=5, batch_norm=False), "Bayes, Sec. 6", "5 x 500 with ReLU, linear"
     ),

@@ -21,7 +21,7 @@ class Row:
     data: str = "cifar10"
     attack: str = "ig"
     victims: int = 4
-    steps: int = 200
+    steps: int | None = 200  # None for an attack that takes none
     split: str = "train"
     size: int | None = None
     seed: int = 0
@@ -69,9 +69,9 @@ def as_markdown(found: list[tuple[Row, Outcome]]) -> str:
     heads = ("model", "data", "steps", "PSNR", "without the update", "SSIM", "images read", "published")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row, o in found:
-        data = f"{row.victims} of {row.data}"
+        data, steps = f"{row.victims} of {row.data}", row.steps or "-"
         lines.append(
-            f"| `{row.model}` | {data} | {row.steps} | {o.psnr:.2f} | {o.blind_psnr:.2f} | {o.ssim:.3f} | {o.read} "
+            f"| `{row.model}` | {data} | {steps} | {o.psnr:.2f} | {o.blind_psnr:.2f} | {o.ssim:.3f} | {o.read} "
             f"| {row.published or '-'} |"
         )
     return "\n".join(lines)
