@@ -14,8 +14,8 @@ class MLP(nn.Module):
     """`depth` hidden layers of `width` neurons, each with batch norm and ReLU, then a linear classifier.
 
     The defaults are PPP's (Sec. 3.2), four layers of 1,024; its Sec. 3.1 removes the `bias` of all fully connected
-    layers, which the paper says stops analytic attacks. The Bayes paper (Sec. 6) breaks PRECODE on five layers of 500 without batch
-    norm and attacks a 2-layer perceptron on 20 numbers, which are images of 1x1x20 here.
+    layers, which the paper says stops analytic attacks. The Bayes paper (Sec. 6) breaks PRECODE on five layers of 500
+    without batch norm and attacks a 2-layer perceptron on 20 numbers, which are images of 1x1x20 here.
 
     Deviations: PPP's softmax is part of the loss. The Bayes paper leaves the width of the 2-layer perceptron out; it is
     100 under the name `mlp-2`. Its program starts the weights of the five layers uniform in (-0.05, 0.05), not here.
