@@ -40,6 +40,11 @@ def rows(tree: T, where: Tensor) -> T:
     return tree
 
 
+def repeat(tensors: Gradient, times: int) -> dict[str, Tensor]:
+    """Every row of every tensor so many times, copies together."""
+    return {name: t.repeat_interleave(times, 0) if times > 1 else t for name, t in tensors.items()}
+
+
 def check_update(update: Gradient, parameters: Gradient) -> None:
     """Refuse an update whose tensors are missing, extra, misshaped or not finite, naming the tensors."""
     missing = [name for name in parameters if name not in update]

@@ -28,8 +28,37 @@ BatchNorm = Literal["running", "batch", "sent"]
 Statistics = Mapping[str, tuple[Tensor, Tensor]]
 """{name of a batch norm: mean and variance (C,)}; those of several victims have an axis in front."""
 
+Secrets = Mapping[str, Tensor]
+"""{name of a model's buffer: what a client drew for it}, (B, ...) or (...) by the secret's scope; those of several
+candidates have an axis in front."""
+
 Way = Literal["chain", "tape", "vmap", "one by one"]
 """How simulated gradients are compared with observed ones; see `dosimeter.engine.matching`."""
+
+
+class Secret(NamedTuple):
+    """Numbers that a client draws for itself, standard normal, and that its model finds in a buffer of this name."""
+
+    shape: tuple[int, ...]  # of one image's draw, or of the client's
+    scope: Literal["image", "client"] = "image"  # a draw for every image of a batch, or one for all
+
+    def full_shape(self, batch: int) -> tuple[int, ...]:
+        """Of one update's draws, (B, ...) or (...)."""
+        return (batch, *self.shape) if self.scope == "image" else self.shape
+
+
+@runtime_checkable
+class Secretive(Protocol):
+    """A layer that uses secrets. Until they are given its buffers hold zeros, one row for all images.
+
+    `penalty` is what its last pass adds to each image's loss (n,), None for nothing.
+    """
+
+    penalty: Tensor | None
+
+    def secrets(self) -> dict[str, Secret]:
+        """{name of a buffer of this layer: what is drawn for it}"""
+        ...
 
 
 class Victims(NamedTuple):
@@ -74,6 +103,8 @@ class ThreatModel:
     """Which defense runs, with its settings, though not its random draws."""
     local_steps: bool = True
     """How many local steps an update holds, with batch size and learning rate."""
+    secrets: bool = False
+    """What a defense draws inside the model: an oracle, to tell a strong defense from a broken attack."""
 
 
 class Step(Protocol):
@@ -96,10 +127,22 @@ class Target:
     compiled: bool = False  # run straight networks through torch.compile
     way: Way | None = None  # how gradients are compared, where it must be a certain one; the fastest by default
     statistics: Statistics = field(default_factory=dict)  # what batch norms use, where they are given
+    drawn: Secrets = field(default_factory=dict)  # what was drawn for the model's secrets in this step
+    penalised: bool = True  # whether the loss counts the penalties of layers with secrets
 
     @property
     def parameters(self) -> dict[str, Tensor]:
         return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+
+    @property
+    def secrets(self) -> dict[str, Secret]:
+        """What the model's layers want drawn, by the full names of their buffers."""
+        return {
+            f"{path}.{name}".removeprefix("."): secret
+            for path, layer in self.model.named_modules()
+            if isinstance(layer, Secretive)
+            for name, secret in layer.secrets().items()
+        }
 
     def objective(self, parameters: Gradient, images: Tensor, labels: Tensor) -> Tensor:
         """What a client minimises: the loss of its batch, as a pure function of parameters and batch."""
@@ -108,8 +151,15 @@ class Target:
             for layer, pair in self.statistics.items()
             for kind, value in zip(("mean", "var"), pair, strict=True)
         }
-        output = torch.func.functional_call(self.model, {**parameters, **given}, (images,))
-        return self.loss(output, labels)
+        output = torch.func.functional_call(self.model, {**parameters, **given, **self.drawn}, (images,))
+        extra = self.penalty(self.model)
+        return self.loss(output, labels) if extra is None else self.loss(output, labels) + extra.mean()
+
+    def penalty(self, model: nn.Module) -> Tensor | None:
+        """(n,) what the last pass of a model adds to its images' losses, None for nothing."""
+        found = [layer.penalty for layer in model.modules() if isinstance(layer, Secretive)] if self.penalised else []
+        counted = [each for each in found if each is not None]
+        return torch.stack(counted).sum(0) if counted else None
 
 
 class Observation(NamedTuple):
@@ -120,6 +170,7 @@ class Observation(NamedTuple):
     ids: tuple[str, ...]
     labels: Tensor | None = None  # (V, B) when the threat model grants them
     statistics: Statistics | None = None  # {layer: (V, C) twice} when clients send them
+    secrets: Secrets | None = None  # {buffer: (V, ...)} when the threat model reveals them
 
 
 class Curve(NamedTuple):

@@ -82,8 +82,9 @@ def test_priors_add_and_scale() -> None:
 
 def test_largest_keeps_the_tensors_with_the_largest_norm_of_each_victim() -> None:
     norms = torch.tensor([[1.0, 5.0, 3.0], [9.0, 2.0, 4.0]])
-    assert masks.Largest(n=2).weights(norms).tolist() == [[0, 1, 1], [1, 0, 1]]
-    assert masks.Largest(n=7).weights(norms).sum() == 6
+    target = tiny_target()
+    assert masks.Largest(n=2).weights(target, norms).tolist() == [[0, 1, 1], [1, 0, 1]]
+    assert masks.Largest(n=7).weights(target, norms).sum() == 6
     with pytest.raises(SettingError):
         masks.Largest(n=0)
 
@@ -147,6 +148,7 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
         "dlg": "Deep Leakage",
         "idlg": "iDLG",
         "cpl": "Client Privacy Leakage",
+        "ignore": "CVB, Eq. 4",
     }
     for name, preset in presets.BY_NAME.items():
         assert papers[name.partition("-")[0]] in (preset.__doc__ or "")

@@ -173,7 +173,8 @@ def test_the_box_keeps_pixels_in_range() -> None:
 
 def test_tensors_left_out_do_not_count() -> None:
     target, seen = six()
-    first = masks.Largest(n=1).weights(torch.stack([g.flatten(1).square().sum(1) for g in seen.gradient.values()], 1))
+    norms = torch.stack([g.flatten(1).square().sum(1) for g in seen.gradient.values()], 1)
+    first = masks.Largest(n=1).weights(target, norms)
     broken = Observation(
         {
             n: torch.where(first[:, p].reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0.5 * g)
@@ -252,7 +253,7 @@ def test_blind_search_never_looks_at_the_update() -> None:
 
 def test_neither_the_truth_nor_a_score_can_be_passed_in() -> None:
     assert set(inspect.signature(Search.__call__).parameters) == {"self", "target", "observations", "seed", "watch"}
-    assert set(Observation._fields) == {"gradient", "batch", "ids", "labels", "statistics"}
+    assert set(Observation._fields) == {"gradient", "batch", "ids", "labels", "statistics", "secrets"}
     assert {"images", "victims"}.isdisjoint(Target.__annotations__)
 
 

@@ -7,19 +7,27 @@ import torch
 from torch import Tensor
 
 from dosimeter.errors import SettingError
+from dosimeter.types import Secretive, Target
 
 
 class Mask(Protocol):
-    """Squared norms (V, P) of the observed tensors -> weights (V, P) of the match."""
+    def check(self, target: Target) -> None:
+        """Refuse a model that this choice of tensors has no meaning for."""
+        ...
 
-    def weights(self, norms: Tensor) -> Tensor: ...
+    def weights(self, target: Target, norms: Tensor) -> Tensor:
+        """Squared norms (V, P) of the observed tensors -> weights (V, P) of the match; tensors in the model's order."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Everything:
     """Every tensor counts alike."""
 
-    def weights(self, norms: Tensor) -> Tensor:
+    def check(self, target: Target) -> None:
+        pass
+
+    def weights(self, target: Target, norms: Tensor) -> Tensor:
         return torch.ones_like(norms)
 
 
@@ -33,6 +41,68 @@ class Largest:
         if self.n < 1:
             raise SettingError(f"Matching the largest tensors needs n of at least 1, got {self.n}.")
 
-    def weights(self, norms: Tensor) -> Tensor:
+    def check(self, target: Target) -> None:
+        pass
+
+    def weights(self, target: Target, norms: Tensor) -> Tensor:
         chosen = norms.topk(min(self.n, norms.shape[1]), dim=1).indices
         return torch.zeros_like(norms).scatter(1, chosen, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeforeNoise:
+    """Leave out every tensor that sees what a client drew inside the model: the "Ignore" attack.
+
+    A tensor is left out when what goes into its layer changes with the draw, which is found by running the model twice.
+    `encoder` keeps the layers that say how the noise is drawn (CVB, Eq. 4, all that precedes the decoder) or leaves
+    them out as well (PPP, Eq. 4, all that precedes the bottleneck).
+    """
+
+    encoder: bool = True
+
+    def check(self, target: Target) -> None:
+        if not target.secrets:
+            raise SettingError(
+                "The Ignore attack leaves out what noise inside the model touches, but this model draws none; "
+                "use it with a defense such as precode or cvb, or the attack without it."
+            )
+        if not self.names(target):
+            raise SettingError(
+                "Noise inside the model touches every tensor, so the Ignore attack has nothing left to match; "
+                "use another attack."
+            )
+
+    def weights(self, target: Target, norms: Tensor) -> Tensor:
+        kept = self.names(target)
+        return torch.tensor([float(name in kept) for name in target.parameters]).to(norms).expand_as(norms)
+
+    def names(self, target: Target) -> set[str]:
+        """The parameters that are matched."""
+        one, other = (_inputs(target, torch.Generator().manual_seed(seed)) for seed in (0, 1))
+        inside = tuple(path for path, layer in target.model.named_modules() if isinstance(layer, Secretive))
+        kept = set()
+        for path, layer in target.model.named_modules():
+            still = path in one and all(torch.equal(a, b) for a, b in zip(one[path], other[path], strict=True))
+            encodes = any(path == noisy or path.startswith(f"{noisy}.") for noisy in inside)
+            if still and (self.encoder or not encodes):
+                kept |= {f"{path}.{name}".removeprefix(".") for name, _ in layer.named_parameters(recurse=False)}
+        return kept & set(target.parameters)
+
+
+def _inputs(target: Target, rng: torch.Generator) -> dict[str, list[Tensor]]:
+    """What goes into every layer with parameters of its own, for one image and one draw."""
+    seen: dict[str, list[Tensor]] = {}
+    hooks = [
+        layer.register_forward_pre_hook(lambda _l, inputs, path=path: seen.setdefault(path, []).append(inputs[0]))
+        for path, layer in target.model.named_modules()
+        if next(layer.parameters(recurse=False), None) is not None
+    ]
+    image = torch.rand(1, *target.shape, generator=torch.Generator().manual_seed(0)).to(target.mean)
+    drawn = {name: torch.randn(s.full_shape(1), generator=rng).to(image) for name, s in target.secrets.items()}
+    try:
+        with torch.no_grad():
+            torch.func.functional_call(target.model, drawn, (image,))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules, starts
+from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules, starts, treatments
 from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.search import Search, Stop
 from dosimeter.errors import SettingError, unknown
@@ -14,6 +14,19 @@ from dosimeter.types import Attack
 T = TypeVar("T")
 
 _LABELS: dict[str, labels_.Labels] = {"known": labels_.Known(), "idlg": labels_.FromLastLayer()}
+
+Ignore = Literal["nothing", "noise", "bottleneck"]
+"""Which tensors are left out of the match: none, those that noise drawn inside the model touches (CVB, Eq. 4), or the
+whole bottleneck that draws it and all after it (PPP, Eq. 4)."""
+
+_IGNORED: dict[str, masks.Mask] = {
+    "nothing": masks.Everything(),
+    "noise": masks.BeforeNoise(encoder=True),
+    "bottleneck": masks.BeforeNoise(encoder=False),
+}
+
+Secrets = Literal["resampled", "mean", "joint", "known"]
+"""What is supposed of numbers that clients draw inside the model; see `treatments`."""
 
 
 def inverting_gradients(
@@ -31,6 +44,10 @@ def inverting_gradients(
     patience: int | None = None,
     target: float | None = None,
     labels: Literal["known", "idlg"] = "known",
+    ignore: Ignore = "nothing",
+    secrets: Secrets = "resampled",
+    draws: int = 1,
+    median: int | None = None,
     keep: Literal["last", "best"] = "last",
 ) -> Search:
     """Inverting Gradients (Geiping et al. 2020), Eq. 4: cosine match, total variation, signed Adam, box, restarts.
@@ -52,6 +69,10 @@ def inverting_gradients(
         patience: stop after so many steps without a lower loss.
         target: stop at this loss.
         labels: granted, or read off the last layer (iDLG).
+        ignore: leave out the tensors that noise drawn inside the model touches; see `ignoring`.
+        secrets: what is supposed of such noise: drawn anew at every step, its mean, searched with the image, or known.
+        draws: the mean over so many draws, where it is drawn anew.
+        median: a 3x3 median filter every so many steps (Sec. 3.1), against the noise of strided first layers.
         keep: return the last iterate, as the paper's program does, or the one with the lowest loss.
     """
     matches: dict[str, likelihoods.Likelihood | likelihoods.Entrywise] = {
@@ -72,7 +93,9 @@ def inverting_gradients(
         labels=_pick("labels", labels, _LABELS),
         optimiser=optimisers.Adam(lr=lr, signed=signed),
         schedule=_pick("decay", decay, decays),
-        only=masks.Everything() if top is None else masks.Largest(n=top),
+        only=_pick("ignore", ignore, _IGNORED) if top is None else masks.Largest(n=top),
+        secrets=treat(secrets, draws),
+        median=median,
         box=box,
         restarts=restarts,
         keep=keep,
@@ -85,15 +108,75 @@ def inverting_gradients_a(*, steps: int = 4000, restarts: int = 32, tv: float = 
     return inverting_gradients(steps=steps, restarts=restarts, tv=tv, lr=0.1)
 
 
-def inverting_gradients_cvb(*, steps: int = 20_000, tv: float = 1e-2) -> Search:
+def inverting_gradients_b(*, steps: int = 12_000, restarts: int = 16, tv: float = 1e-4, top: int = 10) -> Search:
+    """Settings B and C of Inverting Gradients, Table 2: 12,000 iterations, 16 restarts, total variation 1e-4, and only
+    the 10 tensors with the largest norm. C is B on a network that was trained for 10 epochs."""
+    return inverting_gradients(steps=steps, restarts=restarts, tv=tv, lr=0.1, top=top)
+
+
+def inverting_gradients_cvb(
+    *,
+    steps: int = 20_000,
+    tv: float = 1e-2,
+    ignore: Ignore = "nothing",
+    secrets: Secrets = "resampled",
+    draws: int = 1,
+    keep: Literal["last", "best"] = "last",
+    penalty: bool = True,
+) -> Search:
     """Inverting Gradients as the CVB paper runs it (Sec. V-B).
 
     Adam with learning rate 1, times 0.1 after 400 iterations on a plateau; stop at a loss of 1e-5, after 4,000
     iterations without a lower one, or after 20,000. Total variation 0.01 in the paper (0.1 in its program).
+
+    Args:
+        steps, tv, ignore, secrets, draws, keep: as in `inverting_gradients`.
+        penalty: count the penalty of a defense's layers in the simulated loss, as the client's loss does; the released
+            program does not.
     """
-    return inverting_gradients(
-        steps=steps, tv=tv, lr=1.0, signed=False, decay="plateau", plateau=400, patience=4000, target=1e-5
+    search = inverting_gradients(
+        steps=steps,
+        tv=tv,
+        lr=1.0,
+        signed=False,
+        decay="plateau",
+        plateau=400,
+        patience=4000,
+        target=1e-5,
+        ignore=ignore,
+        secrets=secrets,
+        draws=draws,
+        keep=keep,
     )
+    return replace(search, penalty=penalty)
+
+
+def ignoring(
+    *,
+    steps: int = 20_000,
+    tv: float = 1e-2,
+    encoder: bool = True,
+    draws: int = 1,
+    keep: Literal["last", "best"] = "last",
+    penalty: bool = True,
+) -> Search:
+    """The "Ignore" attack on noise inside the model: `inverting_gradients_cvb` on the tensors that it does not touch.
+
+    Which these are is found by running the model with two draws; see `masks.BeforeNoise`.
+
+    Args:
+        encoder: match the layers that say how the noise is drawn too (CVB, Eq. 4), or not (PPP, Eq. 4).
+        steps, tv, draws, keep, penalty: as in `inverting_gradients_cvb`.
+    """
+    search = inverting_gradients_cvb(
+        steps=steps,
+        tv=tv,
+        ignore="noise" if encoder else "bottleneck",
+        draws=draws,
+        keep=keep,
+        penalty=penalty,
+    )
+    return replace(search, name="ignore")
 
 
 def analytic(*, labels: Literal["known", "idlg"] = "idlg") -> Analytic:
@@ -192,13 +275,26 @@ def cpl(
 BY_NAME: dict[str, Callable[..., Attack]] = {
     "ig": inverting_gradients,
     "ig-a": inverting_gradients_a,
+    "ig-b": inverting_gradients_b,
     "ig-cvb": inverting_gradients_cvb,
+    "ignore": ignoring,
     "dlg": dlg,
     "idlg": idlg,
     "cpl": cpl,
     "analytic": analytic,
 }
 """The names that the command line knows."""
+
+
+def treat(secrets: Secrets, draws: int = 1) -> treatments.Treatment:
+    """The treatment of that name."""
+    choices: dict[str, treatments.Treatment] = {
+        "resampled": treatments.Resampled(draws=draws),
+        "mean": treatments.Mean(),
+        "joint": treatments.Joint(),
+        "known": treatments.Known(),
+    }
+    return _pick("secrets", secrets, choices)
 
 
 def _pick(setting: str, value: str, choices: dict[str, T]) -> T:

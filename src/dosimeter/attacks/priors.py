@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dosimeter.types import Target
+from dosimeter.errors import SettingError
+from dosimeter.types import Statistics, Target
 
 
 class View(NamedTuple):
@@ -20,11 +21,21 @@ class View(NamedTuple):
     normalised: Tensor  # (N, B, C, H, W) as the first layer after normalisation sees them
     labels: Tensor | None = None  # (N, B) classes or (N, B, classes) probabilities that the attack takes for right
     target: Target | None = None  # the model, for priors that ask it
+    owner: Tensor | None = None  # (N,) the victim that each candidate wants to be
+    statistics: Statistics | None = None  # {layer: (V, C) twice} of batch norms, where clients sent them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
     """Every image is as likely as any other; the start of all priors."""
+
+    @property
+    def needs_statistics(self) -> bool:
+        """Whether clients must send the statistics of their batch norms."""
+        return False
+
+    def check(self, target: Target) -> None:
+        """Refuse a task that this prior has nothing to say about."""
 
     def loss(self, view: View) -> Tensor:
         """(N,)"""
@@ -43,6 +54,13 @@ class TotalVariation(Prior):
 
     Inverting Gradients, Eq. 4; anisotropic and on the normalised image in the released program.
     """
+
+    def check(self, target: Target) -> None:
+        if min(target.shape[1:]) < 2:
+            raise SettingError(
+                f"Total variation is a prior for images, but the inputs are vectors of shape {target.shape}; "
+                "use another prior (tv=0)."
+            )
 
     def loss(self, view: View) -> Tensor:
         x = view.normalised
@@ -72,8 +90,16 @@ class Scaled(Prior):
     weight: float
     prior: Prior
 
+    @property
+    def needs_statistics(self) -> bool:
+        return self.prior.needs_statistics
+
+    def check(self, target: Target) -> None:
+        if self.weight:
+            self.prior.check(target)
+
     def loss(self, view: View) -> Tensor:
-        return self.weight * self.prior.loss(view)
+        return self.weight * self.prior.loss(view) if self.weight else Prior().loss(view)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +107,14 @@ class Sum(Prior):
     """The sum of several priors' losses: the product of their densities."""
 
     parts: tuple[Prior, ...]
+
+    @property
+    def needs_statistics(self) -> bool:
+        return any(part.needs_statistics for part in self.parts)
+
+    def check(self, target: Target) -> None:
+        for part in self.parts:
+            part.check(target)
 
     def loss(self, view: View) -> Tensor:
         return torch.stack([part.loss(view) for part in self.parts]).sum(0)

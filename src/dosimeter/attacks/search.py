@@ -1,4 +1,4 @@
-"""The one search loop: minimise  -log p(g | x, y) - log p(x)  over images, for all victims and restarts at once."""
+"""The one search loop: minimise  -log p(g | x, y, u) - log p(x) - log p(u)  for all victims and restarts at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +9,11 @@ from torch import Tensor
 
 from dosimeter import rng, trees
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules, starts
-from dosimeter.attacks.objective import Objective, Values
+from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules, spaces, starts, treatments
+from dosimeter.attacks.objective import Draws, Objective, Unknowns, Values
+from dosimeter.attacks.sampling import Ball, median_filter
 from dosimeter.errors import SettingError, unknown
-from dosimeter.types import Curve, Observation, Reconstruction, Target, ThreatModel, Watch
+from dosimeter.types import BatchNorm, Curve, Observation, Reconstruction, Target, ThreatModel, Watch
 
 CURVE_POINTS = 200
 BLIND_STEPS = 1000
@@ -36,7 +37,7 @@ class Stop:
 class _State(NamedTuple):
     """Candidates still in the batch, one a row."""
 
-    x: Tensor  # (n, D) all unknowns: normalised images, then logits of labels that are searched
+    x: Tensor  # (n, D) all unknowns; see `objective.Unknowns`
     labels: Tensor  # (n, B) given labels
     owner: Tensor  # (n,) which victim
     row: Tensor  # (n,) which candidate
@@ -66,6 +67,9 @@ class Search:
     likelihood: likelihoods.Likelihood | likelihoods.Entrywise = likelihoods.Cosine()
     prior: priors.Prior = priors.Prior()
     labels: labels_.Labels | labels_.Joint = labels_.Known()
+    secrets: treatments.Treatment = treatments.Resampled()
+    """What is supposed of numbers that clients draw inside the model."""
+    space: spaces.Space = spaces.Pixels()
     start: starts.Start = starts.Normal()
     optimiser: optimisers.Optimiser[Any] = optimisers.Adam()
     schedule: schedules.Schedule = schedules.Constant()
@@ -76,21 +80,51 @@ class Search:
     """Searches from different starts; the one with the lowest matching loss is kept, the prior left out."""
     keep: Literal["last", "best"] = "last"
     """Return the last iterate or the one with the lowest loss on the way."""
+    ball: Ball | None = None
+    """Take the mean loss of points around a candidate instead of its own (Bayes, Alg. 1)."""
+    langevin: float = 0.0
+    """Noise of this size, times the step size's factor, on the unknowns after every step (Bayes, App. A.7)."""
+    median: int | None = None
+    """A 3x3 median filter over the images every so many steps (Inverting Gradients, Sec. 3.1)."""
+    penalty: bool = True
+    """Whether the simulated loss counts the penalties that a defense's layers add, as the client's does."""
 
     def __post_init__(self) -> None:
         if self.restarts < 1:
             raise SettingError(f"A search needs at least 1 restart, got {self.restarts}.")
         if self.keep not in ("last", "best"):
             raise SettingError(unknown("iterate to keep", self.keep, ("last", "best")))
+        if self.median is not None and self.median < 1:
+            raise SettingError(f"A median filter needs at least 1 step between two uses, got {self.median}.")
+        if not self.langevin >= 0:
+            raise SettingError(f"Langevin noise needs a size of at least 0, got {self.langevin}.")
+
+    @property
+    def samples(self) -> int:
+        """Points at which a candidate's loss is taken in every step."""
+        return max(self.secrets.draws, self.ball.samples if self.ball else 1)
+
+    @property
+    def candidates(self) -> int:
+        """How many images of one update are simulated at once for a victim."""
+        return self.restarts * self.samples
 
     def needs(self) -> ThreatModel:
-        return ThreatModel(labels=self.labels.granted)
+        statistics: BatchNorm = "sent" if self.prior.needs_statistics else "running"
+        return ThreatModel(labels=self.labels.granted, secrets=self.secrets.granted, statistics=statistics)
+
+    def check(self, target: Target, batch: int) -> None:
+        """Refuse parts that do not fit the task, before any work."""
+        self.prior.check(target)
+        self.only.check(target)
+        if self.median is not None and min(target.shape[1:]) < 2:
+            raise SettingError(f"A median filter is for images, got vectors of shape {target.shape}; leave it out.")
 
     def blind(self) -> "Search":
         """The same search without the update; a prior alone settles within `BLIND_STEPS`."""
         stop = replace(self.stop, steps=min(self.stop.steps, BLIND_STEPS))
         name = f"{self.name} without the update"
-        return replace(self, name=name, likelihood=likelihoods.Nothing(), restarts=1, stop=stop)
+        return replace(self, name=name, likelihood=likelihoods.Nothing(), restarts=1, stop=stop, ball=None)
 
     def __call__(
         self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
@@ -105,15 +139,20 @@ class _Run:
     """One search on one observation."""
 
     def __init__(self, search: Search, target: Target, seen: Observation, seed: int) -> None:
-        self.search, self.target, self.seen, self.seed = search, target, seen, seed
+        self.search, self.seen, self.seed = search, seen, seed
+        self.target = target if search.penalty else replace(target, penalised=False)
+        classes = search.labels.classes(target) if isinstance(search.labels, labels_.Joint) else 0
+        self.unknowns = Unknowns(self.target, seen.batch, search.space, classes, searched=search.secrets.searched)
         self.objective = Objective(
-            target,
+            self.unknowns,
             seen,
             likelihood=search.likelihood,
             prior=search.prior,
             only=search.only,
-            classes=search.labels.classes(target) if isinstance(search.labels, labels_.Joint) else 0,
+            secrets=search.secrets,
         )
+        each = [(name, restart) for name in seen.ids for restart in range(search.restarts)]
+        self.streams = [rng.stream(seed, "draws", name, restart) for name, restart in each]
         self.labels = search.labels.find(target, seen).to(target.mean.device)
         self.curve: list[tuple[int, Tensor]] = []
 
@@ -127,17 +166,18 @@ class _Run:
         step = 0
         try:
             for step in range(steps + 1):
-                values = self.objective(state.x, state.labels, state.owner)
+                draws = self._draws(state.row)
+                values = self.objective(state.x, state.labels, state.owner, draws)
                 latest[state.row] = values.match
                 state = self._remember(state, values)
-                state, values = self._release(step, state, values, done)
+                state, values, draws = self._release(step, state, values, draws, done)
                 if step % max(1, steps // CURVE_POINTS) == 0 or not len(state.row):
                     self.curve.append((step, latest.clone()))
                 if not len(state.row):
                     break
                 if watch is not None:
                     watch(done=step, total=steps, match=float(latest[latest.isfinite()].mean()), active=len(state.row))
-                state = self._move(step, state, values)
+                state = self._move(step, state, values, draws)
         except KeyboardInterrupt:
             self._leave(
                 state, torch.ones_like(state.row, dtype=torch.bool), latest[state.row], step, "interrupted", done
@@ -169,14 +209,23 @@ class _Run:
 
     def _draw(self, name: str, restart: int) -> Tensor:
         """One candidate's first unknowns (D,)."""
-        dtype, objective = self.target.mean.dtype, self.objective
-        start = self.search.start.draw(objective.shape, rng.stream(self.seed, "start", name, restart), dtype).flatten()
-        if not objective.classes:
-            return start
-        logits = (self.seen.batch * objective.classes,)
-        return torch.cat(
-            [start, torch.randn(logits, generator=rng.stream(self.seed, "labels", name, restart)).to(dtype)]
-        )
+        images, others = (rng.stream(self.seed, what, name, restart) for what in ("start", "labels"))
+        return self.unknowns.draw(self.search.start, images, others)
+
+    def _draws(self, row: Tensor) -> Draws:
+        """What this step draws for the candidates in these rows, each from a stream of its own."""
+        search, ball, like = self.search, self.search.ball, self.target.mean
+        wanted = {} if search.secrets.granted or search.secrets.searched else self.target.secrets
+        if not wanted and ball is None:
+            return Draws({}, None)
+        k, streams = search.samples, [self.streams[r] for r in row.tolist()]
+        secrets = {
+            name: torch.cat([torch.randn(k, *secret.full_shape(self.seen.batch), generator=s) for s in streams])
+            for name, secret in wanted.items()
+        }
+        shape = (self.seen.batch, *self.target.shape)
+        nudge = None if ball is None else torch.stack([ball.draw(k, shape, s) for s in streams]).to(like)
+        return Draws({name: value.to(like) for name, value in secrets.items()}, nudge)
 
     def _remember(self, state: _State, values: Values) -> _State:
         match, loss, _ = values
@@ -191,7 +240,9 @@ class _Run:
             best_x=torch.where(better[:, None], state.x, state.best_x),
         )
 
-    def _release(self, step: int, state: _State, values: Values, done: _Done) -> tuple[_State, Values]:
+    def _release(
+        self, step: int, state: _State, values: Values, draws: Draws, done: _Done
+    ) -> tuple[_State, Values, Draws]:
         """Candidates that are done leave the batch."""
         stop, (match, loss, slope) = self.search.stop, values
         over = torch.full_like(loss, step >= stop.steps, dtype=torch.bool)
@@ -200,7 +251,7 @@ class _Run:
         lost = ~loss.isfinite() | ~slope.isfinite().all(1)
         gone = over | reached | tired | lost
         if not gone.any():
-            return state, values
+            return state, values, draws
         for why, who in (
             ("diverged", lost),
             ("target", reached & ~lost),
@@ -209,7 +260,7 @@ class _Run:
         ):
             self._leave(state, who, match, step, why, done)
         stay = (~gone).nonzero().squeeze(1)
-        return trees.rows(state, stay), trees.rows(values, stay)
+        return trees.rows(state, stay), trees.rows(values, stay), draws.rows(stay)
 
     def _leave(self, state: _State, who: Tensor, match: Tensor, step: int, why: str, done: _Done) -> None:
         rows = state.row[who]
@@ -221,17 +272,23 @@ class _Run:
         for row in rows.tolist():
             done.why[row] = why
 
-    def _move(self, step: int, state: _State, values: Values) -> _State:
+    def _move(self, step: int, state: _State, values: Values, draws: Draws) -> _State:
         def evaluate(x: Tensor, who: Tensor) -> tuple[Tensor, Tensor]:
-            _, loss, slope = self.objective(x, state.labels[who], state.owner[who])
+            _, loss, slope = self.objective(x, state.labels[who], state.owner[who], draws.rows(who))
             return loss, slope
 
-        schedule = self.search.schedule.update(step, self.search.stop.steps, values.loss, state.schedule)
-        x, moments = self.search.optimiser.step(
+        search = self.search
+        schedule = search.schedule.update(step, search.stop.steps, values.loss, state.schedule)
+        x, moments = search.optimiser.step(
             state.x, values.slope, schedule.scale, state.moments, loss=values.loss, evaluate=evaluate
         )
-        if self.search.box:
-            x = self.objective.boxed(x)
+        if search.langevin:
+            noise = torch.stack([torch.randn(x.shape[1], generator=self.streams[r]) for r in state.row.tolist()])
+            x = x + search.langevin * schedule.scale[:, None] * noise.to(x)
+        if search.box:
+            x = self.unknowns.boxed(x)
+        if search.median is not None and (step + 1) % search.median == 0:
+            x = self.unknowns.with_images(x, median_filter(self.unknowns.normalised(x)))
         return state._replace(x=x, moments=moments, schedule=schedule)
 
     def _choose(self, done: _Done) -> Reconstruction:
@@ -239,10 +296,10 @@ class _Run:
         restarts, victims = self.search.restarts, len(self.seen.ids)
         kept = done.match.reshape(victims, restarts).argmin(1)  # (V,)
         rows = torch.arange(victims, device=kept.device) * restarts + kept
-        objective, x = self.objective, done.x[rows]
+        unknowns, x = self.unknowns, done.x[rows]
         return Reconstruction(
-            images=objective.images(x),
-            labels=objective.logits(x).argmax(-1) if objective.classes else self.labels,
+            images=unknowns.images(x).detach(),
+            labels=unknowns.logits(x).detach().argmax(-1) if unknowns.classes else self.labels,
             match=done.match[rows],
             steps=done.steps[rows],
             restart=kept,

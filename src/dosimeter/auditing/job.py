@@ -11,7 +11,7 @@ from dosimeter import clients, engine, rng, trees
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.target import as_attacked, make_target
 from dosimeter.defenses import Moment, NoDefense
-from dosimeter.errors import DataError
+from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import Advance
 from dosimeter.types import Curve, Gradient, Observation, Reconstruction, Selective, Target, Victims, Watch
 
@@ -24,21 +24,28 @@ class Job:
         if not (low >= 0 and high <= 1):
             raise DataError(f"Images must be in [0, 1], got values from {low:.4g} to {high:.4g}; divide bytes by 255.")
         self.victims, self.setting, self.threat = victims, setting, setting.granted()
+        with rng.scoped(setting.seed, "defense", "model"):
+            defended = setting.defense.on_model(model, victims.shape)
         self.target = make_target(
-            model,
+            defended,
             victims.shape,
             setting,
             batch=victims.batch,
             labels=victims.labels[0],
             highest=int(victims.labels.max()),
         )
+        if self.target.secrets and setting.step is not None:
+            raise SettingError(
+                f"The defense draws new numbers inside the model in every pass, and {setting.step!r} takes several; "
+                "audit it on one gradient."
+            )
         if isinstance(setting.attack, Selective):
             setting.attack.check(self.target, victims.batch)
         self.plan = engine.plan(
             self.target,
             victims=len(victims.ids),
             batch=victims.batch,
-            restarts=getattr(setting.attack, "restarts", 1),
+            restarts=getattr(setting.attack, "candidates", 1),
             budget=setting.budget,
             workers=1 if setting.compiled else setting.workers,
         )
@@ -66,18 +73,20 @@ class Job:
 
     def observe(self, target: Target, victims: Victims) -> Observation:
         """What the server sees of the victims' steps."""
-        updates, statistics = [], []
+        updates, statistics, secrets = [], [], []
         for images, labels, name in zip(victims.images.to(target.mean), victims.labels, victims.ids, strict=True):
             if self.threat.statistics == "sent":
                 statistics.append(clients.statistics(target, images))
-            sent: Gradient = clients.gradient(target, images, _like(labels, target))
+            secrets.append(clients.draw_secrets(target, len(images), rng.stream(self.setting.seed, "secrets", name)))
+            sent: Gradient = clients.gradient(replace(target, drawn=secrets[-1]), images, _like(labels, target))
             noise = rng.stream(self.setting.seed, "defense", name)
             sent = self.setting.defense.on_gradient(sent, Moment(batch=len(images)), noise)
             trees.check_update(sent, target.parameters)
             updates.append(sent)
         labels_seen = _like(victims.labels, target) if self.threat.labels else None
         along = trees.stack_pairs(statistics) if statistics else None
-        return Observation(trees.stack(updates), victims.batch, victims.ids, labels_seen, along)
+        revealed = trees.stack(secrets) if self.threat.secrets else None
+        return Observation(trees.stack(updates), victims.batch, victims.ids, labels_seen, along, revealed)
 
     def explain(self) -> list[engine.Explanation]:
         """Which tensor is compared in which way and why, found out on the first victim."""
@@ -87,7 +96,8 @@ class Job:
         matcher = engine.Matcher(target, seen.gradient, statistics=seen.statistics, exact=exact)
         grey = torch.full_like(self.victims.images[:1], 0.5).to(self.target.mean)
         first = torch.zeros(1, dtype=torch.long, device=grey.device)
-        matcher(grey, _like(self.victims.labels[:1], self.target), first)
+        drawn = trees.stack([clients.draw_secrets(target, self.victims.batch, rng.stream(0, "explain"))])
+        matcher(grey, _like(self.victims.labels[:1], self.target), first, drawn)
         return matcher.explain()
 
     def attack_first_tile(self, watch: Watch) -> None:

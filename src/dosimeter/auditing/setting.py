@@ -38,7 +38,17 @@ class Setting:
                 f"The attack {self.attack.name!r} needs the labels, which the threat model does not grant; "
                 "grant them or let the attack recover them (labels=idlg)."
             )
+        if needed.secrets and not granted.secrets:
+            raise SettingError(
+                f"The attack {self.attack.name!r} needs what clients draw inside the model, which the threat model "
+                "does not reveal; reveal it as a control (ThreatModel(secrets=True)) or let the attack suppose its own."
+            )
         granted = self._with_statistics(granted)
+        if needed.statistics == "sent" and granted.statistics != "sent":
+            raise SettingError(
+                f"The attack {self.attack.name!r} matches batch-norm statistics of the private batch, which the threat "
+                "model does not grant; have them sent (--batch-norm sent) or use those of the model."
+            )
         if granted.statistics == "sent" and self.step is not None:
             raise SettingError(
                 f"Batch-norm statistics are sent with one gradient, but {self.step!r} takes several passes, each with "

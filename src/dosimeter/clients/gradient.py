@@ -1,10 +1,19 @@
 """What a client sends: the gradient of its loss on one batch (FedSGD; Inverting Gradients, Eq. 2), or another step."""
 
+import torch
 from torch import Tensor
 from torch.func import grad
 
 from dosimeter.errors import ModelError
 from dosimeter.types import Target
+
+
+def draw_secrets(target: Target, batch: int, rng: torch.Generator) -> dict[str, Tensor]:
+    """What a client draws inside its model for one pass of `batch` images; see `types.Secret`."""
+    return {
+        name: torch.randn(secret.full_shape(batch), generator=rng, dtype=target.mean.dtype).to(target.mean.device)
+        for name, secret in target.secrets.items()
+    }
 
 
 def gradient(target: Target, images: Tensor, labels: Tensor) -> dict[str, Tensor]:

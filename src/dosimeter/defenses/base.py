@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
-from dosimeter.types import Gradient
+from dosimeter.types import Gradient, Shape
 
 
 class Moment(NamedTuple):
@@ -27,7 +28,14 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Defense:
-    """Leaves the update as it is; subclasses change what they need."""
+    """Leaves model and update as they are; subclasses change what they need."""
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        """The model that all train, for instance with layers added; a copy where it differs.
+
+        New weights are drawn from torch's global generator, which an audit sets by its seed.
+        """
+        return model
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         """The update that leaves the client. Draw only from `rng`, so that a rerun is the same run."""
@@ -47,6 +55,11 @@ class Chain(Defense):
     """Defenses one after another, in the order in which they were joined."""
 
     parts: tuple[Defense, ...] = ()
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        for part in self.parts:
+            model = part.on_model(model, shape)
+        return model
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         for part in self.parts:

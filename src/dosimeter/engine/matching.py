@@ -23,10 +23,10 @@ from dosimeter.engine.tape import Part, Tape, Vector
 from dosimeter.engine.threads import twice_differentiable
 from dosimeter.errors import ModelError
 from dosimeter.rng import stream
-from dosimeter.trees import squared_norms
-from dosimeter.types import Gradient, Statistics, Target, Way
+from dosimeter.trees import rows, squared_norms
+from dosimeter.types import Gradient, Secrets, Statistics, Target, Way
 
-Simulate = Callable[[Tensor, Tensor, Tensor], dict[str, Tensor]]
+Simulate = Callable[[Tensor, Tensor, Tensor, Secrets], dict[str, Tensor]]
 Compare = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -90,42 +90,47 @@ class Matcher:
         """(V, P): the observed gradients' squared norms, tensors in the model's order."""
         return self._norms
 
-    def __call__(self, images: Tensor, labels: Tensor, owner: Tensor) -> Products:
+    def __call__(self, images: Tensor, labels: Tensor, owner: Tensor, secrets: Secrets | None = None) -> Products:
         """Simulate a client's step for every candidate and compare it with its owner's observation.
 
         Args:
             images: (N, B, C, H, W) in [0, 1].
             labels: (N, B) classes or targets.
             owner: (N,) the victim that each candidate wants to be.
+            secrets: {buffer: (N, ...)} what each candidate supposes was drawn inside the model; nothing by default.
         """
+        secrets = secrets or {}
         with torch.enable_grad(), twice_differentiable():
             if self.way is None:
-                self._choose(images, labels)
+                self._choose(images, labels, secrets)
             if self._chain is not None:
                 return self._from_chain(self._chain, images, labels, owner)
             if self._tape is not None:
-                return self._from_tape(self._tape, images, labels, owner)
-            return self._written_out(self._simulate(images, labels, owner), owner)
+                return self._from_tape(self._tape, images, labels, owner, secrets)
+            return self._written_out(self._simulate(images, labels, owner, secrets), owner)
 
-    def entries(self, images: Tensor, labels: Tensor, owner: Tensor, compare: Compare) -> Tensor:
+    def entries(
+        self, images: Tensor, labels: Tensor, owner: Tensor, compare: Compare, secrets: Secrets | None = None
+    ) -> Tensor:
         """(N, P): a loss that needs every entry of both gradients; they are written out a few candidates at a time.
 
         Args:
-            images, labels, owner: as in a call.
+            images, labels, owner, secrets: as in a call.
             compare: (simulated (n, entries), observed (n, entries)) of one tensor -> (n,).
         """
+        secrets = secrets or {}
         if self.way is None:
-            self._choose(images, labels)
+            self._choose(images, labels, secrets)
         observed = [self._observed[name].flatten(1) for name in self._parameters]
         if self._chain is not None and self._tape is None:
             self._tape = Tape(self._target)
         if self._tape is None:
-            simulated = self._simulate(images, labels, owner)
+            simulated = self._simulate(images, labels, owner, secrets)
             columns = [
                 compare(simulated[n].flatten(1), o[owner]) for n, o in zip(self._parameters, observed, strict=True)
             ]
         else:
-            parts = _by_name(self._tape(images, labels, self._of(owner)))
+            parts = _by_name(self._tape(images, labels, self._of(owner), secrets))
             columns = [
                 entry_losses(parts[n], o, owner, compare, batch=images.shape[1])
                 for n, o in zip(self._parameters, observed, strict=True)
@@ -149,8 +154,8 @@ class Matcher:
         observed = self._norms[owner]
         return Products(cross, squared, observed, (squared - 2 * cross + observed).clamp_min(0))
 
-    def _from_tape(self, tape: Tape, images: Tensor, labels: Tensor, owner: Tensor) -> Products:
-        parts = _by_name(tape(images, labels, self._of(owner)))
+    def _from_tape(self, tape: Tape, images: Tensor, labels: Tensor, owner: Tensor, secrets: Secrets) -> Products:
+        parts = _by_name(tape(images, labels, self._of(owner), secrets))
         rows = [contraction(parts[name], owner) for name, contraction in self._contractions.items()]
         if self._vectors is not None:
             rows.append(self._vectors([parts[name] for name in self._small], owner))
@@ -172,15 +177,15 @@ class Matcher:
             apart.append((s - o).square().sum(1))
         return Products(torch.stack(cross, 1), torch.stack(squared, 1), self._norms[owner], torch.stack(apart, 1))
 
-    def _choose(self, images: Tensor, labels: Tensor) -> None:
+    def _choose(self, images: Tensor, labels: Tensor, secrets: Secrets) -> None:
         """The fastest way that gives the plain one's numbers on the first candidate and on two made up beside it.
 
         One candidate would not do: a model may mix the images of its batch, or overwrite what this one leaves as it is.
         """
-        x, y = self._trial(images, labels)
+        x, y, u = self._trial(images, labels, secrets)
         first = torch.zeros(len(x), dtype=torch.long, device=images.device)
-        alone = self._slope(lambda x: self._written_out(self._one_by_one(x, y, first), first), x)
-        if not _agree(self._slope(lambda x: self._written_out(self._one_by_one(x, y, first), first), x), alone):
+        alone = self._slope(lambda x: self._written_out(self._one_by_one(x, y, first, u), first), x)
+        if not _agree(self._slope(lambda x: self._written_out(self._one_by_one(x, y, first, u), first), x), alone):
             raise ModelError(
                 "Two simulations of the same step differ: the model or loss draws random numbers. "
                 "An attack needs a deterministic model; take the randomness out of it or express it as a defense."
@@ -188,8 +193,8 @@ class Matcher:
         reasons: list[str] = []
         ways: dict[Way, Callable[[Tensor, Tensor], Callable[[Tensor], Products]]] = {
             "chain": lambda x, y: self._set_chain(x, labels, y, first),
-            "tape": lambda x, y: self._set_tape(x, y, first),
-            "vmap": lambda x, y: self._set_vmap(y, first),
+            "tape": lambda x, y: self._set_tape(x, y, first, u),
+            "vmap": lambda x, y: self._set_vmap(y, first, u),
         }
         for way, set_up in ways.items():
             if self._forced not in (None, way):
@@ -204,15 +209,19 @@ class Matcher:
             raise ModelError(f"The way {self._forced!r} does not work for this model: {'; '.join(reasons)}.")
         self.way, self.why, self._simulate = "one by one", "; ".join(reasons), self._one_by_one
 
-    def _trial(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _trial(self, images: Tensor, labels: Tensor, secrets: Secrets) -> tuple[Tensor, Tensor, Secrets]:
         """The first candidate, and where the model stays finite on them also two of noise, all with its labels."""
         noise = torch.randn(2, *images.shape[1:], generator=stream(0, "trial"), dtype=images.dtype).to(images.device)
         x = torch.cat([images[:1].detach(), noise])
         y = labels[:1].expand(3, *labels.shape[1:])
-        updates = self._one_by_one(x, y, torch.zeros(3, dtype=torch.long, device=x.device))
+        u = {
+            name: value[:1].detach() * torch.tensor([1.0, 0.5, -1.0]).to(value).view(-1, *[1] * (value.ndim - 1))
+            for name, value in secrets.items()
+        }
+        updates = self._one_by_one(x, y, torch.zeros(3, dtype=torch.long, device=x.device), u)
         finite = torch.stack([u.detach().flatten(1).isfinite().all(1) for u in updates.values()]).all(0)
         finite[0] = True
-        return x[finite], y[finite]
+        return x[finite], y[finite], {name: value[finite] for name, value in u.items()}
 
     def _try(
         self,
@@ -233,6 +242,8 @@ class Matcher:
     def _set_chain(self, x: Tensor, labels: Tensor, y: Tensor, first: Tensor) -> Callable[[Tensor], Products]:
         if self._exact:
             raise NotStraight("entries are compared one by one")
+        if self._target.secrets:
+            raise NotStraight("clients draw numbers inside the model")
         if self._statistics:
             raise NotStraight("every victim's batch norms have statistics of their own")
         if labels.ndim != 2 or labels.dtype != torch.long or not bool((labels >= 0).all()):
@@ -240,11 +251,11 @@ class Matcher:
         self._chain = chain = Chain(self._target, self._observed, x.shape[1])
         return lambda x: self._from_chain(chain, x, y, first)
 
-    def _set_tape(self, x: Tensor, y: Tensor, first: Tensor) -> Callable[[Tensor], Products]:
+    def _set_tape(self, x: Tensor, y: Tensor, first: Tensor, u: Secrets) -> Callable[[Tensor], Products]:
         if self._target.step is not None:
             raise NotStraight("the client trains locally, so weights differ between candidates")
         self._tape = tape = Tape(self._target)
-        parts = _by_name(tape(x, y, self._of(first)))
+        parts = _by_name(tape(x, y, self._of(first), u))
         if tape.branches:
             raise NotStraight("it branches on its data")
         missed = [name for name in self._parameters if name not in parts]
@@ -261,13 +272,13 @@ class Matcher:
             self._vectors = Vectors([self._observed[n] for n in self._small], batch=batch, entries=self._exact)
         computed = [*self._contractions, *self._small]
         self._order = torch.tensor([computed.index(name) for name in self._parameters], device=x.device)
-        return lambda x: self._from_tape(tape, x, y, first)
+        return lambda x: self._from_tape(tape, x, y, first, u)
 
-    def _set_vmap(self, y: Tensor, first: Tensor) -> Callable[[Tensor], Products]:
+    def _set_vmap(self, y: Tensor, first: Tensor, u: Secrets) -> Callable[[Tensor], Products]:
         if any(isinstance(m, _BatchNorm) and m.running_mean is None for m in self._target.model.modules()):
             # In torch 2.13, by a thousandth or more: too little for a trial in float32 to find out.
             raise NotStraight("torch's second derivative of batch norm by the batch is wrong under vmap")
-        return lambda x: self._written_out(self._together(x, y, first), first)
+        return lambda x: self._written_out(self._together(x, y, first, u), first)
 
     def _slope(self, products: Callable[[Tensor], Products], x: Tensor) -> tuple[Products, Tensor]:
         """Products and the slope of a mixture of them."""
@@ -281,19 +292,22 @@ class Matcher:
         """The owners' statistics, {layer: (N, C) twice}."""
         return {name: (mean[owner], variance[owner]) for name, (mean, variance) in self._statistics.items()}
 
-    def _together(self, images: Tensor, labels: Tensor, owner: Tensor) -> dict[str, Tensor]:
-        step = vmap(self._update, in_dims=(None, 0, 0, 0))
-        return dict(step(self._parameters, self._of(owner), images, labels))
+    def _together(self, images: Tensor, labels: Tensor, owner: Tensor, secrets: Secrets) -> dict[str, Tensor]:
+        step = vmap(self._update, in_dims=(None, 0, 0, 0, 0))
+        return dict(step(self._parameters, self._of(owner), dict(secrets), images, labels))
 
-    def _one_by_one(self, images: Tensor, labels: Tensor, owner: Tensor) -> dict[str, Tensor]:
+    def _one_by_one(self, images: Tensor, labels: Tensor, owner: Tensor, secrets: Secrets) -> dict[str, Tensor]:
+        given, parameters = self._of(owner), self._parameters
         steps = [
-            self._update(self._parameters, {name: (m[v], s[v]) for name, (m, s) in self._statistics.items()}, x, y)
-            for x, y, v in zip(images, labels, owner.tolist(), strict=True)
+            self._update(parameters, rows(given, n), rows(secrets, n), images[n], labels[n])
+            for n in torch.arange(len(images))
         ]
         return {name: torch.stack([s[name] for s in steps]) for name in self._parameters}
 
-    def _update(self, parameters: Gradient, statistics: Statistics, images: Tensor, labels: Tensor) -> Gradient:
-        target = replace(self._target, statistics=statistics)
+    def _update(
+        self, parameters: Gradient, statistics: Statistics, secrets: Secrets, images: Tensor, labels: Tensor
+    ) -> Gradient:
+        target = replace(self._target, statistics=statistics, drawn=secrets)
         if target.step is not None:
             return target.step(target, parameters, images, labels)
         slopes: Gradient = grad(target.objective)(parameters, images, labels)

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from dosimeter.engine.attention import PlainAttention
 from dosimeter.engine.patches import Window, unfold
 from dosimeter.engine.threads import clone_modules
-from dosimeter.types import Statistics, Target
+from dosimeter.types import Secrets, Statistics, Target
 
 WIDE = 16
 """Matrix products with fewer columns than this run at half speed; convolutions are padded to it with zeros."""
@@ -87,6 +87,7 @@ class Tape:
         self.how: dict[str, str] = {}
         self.branches: bool | None = None  # whether the model read its data in the first call
         self._given: Statistics = {}
+        self._secrets = target.secrets
         self._paths = {id(layer): path for path, layer in self._model.named_modules()}
         names = {id(p): name for name, p in self._model.named_parameters() if p.requires_grad}
         trained = set(names.values())
@@ -118,15 +119,16 @@ class Tape:
         raw = {name: p for name, p in self._model.named_parameters() if name in trained and name not in known}
         return {name: p for name, p in raw.items() if p.ndim > 1 and p.shape[0] == 1}
 
-    def __call__(self, images: Tensor, labels: Tensor, statistics: Statistics) -> list[Part]:
+    def __call__(self, images: Tensor, labels: Tensor, statistics: Statistics, secrets: Secrets) -> list[Part]:
         """The parts of all gradients of images (N, B, C, H, W); rows are images, those of a candidate together.
 
-        `statistics` are the means and variances (N, C) of the batch norms for which they are given.
+        `statistics` are the means and variances (N, C) of the batch norms for which they are given, `secrets` what was
+        drawn inside the model, (N, B, ...) or (N, ...).
         """
         n, self._batch = images.shape[:2]
         self._given = statistics
         self._notes = []
-        replaced = {}
+        replaced = {name: self._by_image(name, value) for name, value in secrets.items()}
         for name, parameter in self._expanded.items():
             copies = parameter.expand(n * self._batch, *parameter.shape[1:]).clone().requires_grad_()
             replaced[name] = copies
@@ -141,10 +143,16 @@ class Tape:
             self.branches = watched.found
         notes, self._notes = self._notes, []
         loss = total_loss(self._target, output.reshape(n, self._batch, *output.shape[1:]), labels)
+        extra = self._target.penalty(self._model) if self._secrets else None
+        loss = loss if extra is None else loss + extra.sum() / self._batch
         if any(out._version != version for out, version, _ in notes):
             raise RuntimeError("the model overwrites the output of a layer")
         backs = torch.autograd.grad(loss, [out for out, *_ in notes], create_graph=True, materialize_grads=True)
         return [part for (*_, parts), back in zip(notes, backs, strict=True) for part in parts(back)]
+
+    def _by_image(self, name: str, value: Tensor) -> Tensor:
+        """What was drawn for a buffer, one row an image."""
+        return value.flatten(0, 1) if self._secrets[name].scope == "image" else value.repeat_interleave(self._batch, 0)
 
     def note(self, output: Tensor, parts: Callable[[Tensor], list[Part]]) -> None:
         """Write a layer's output down, with what to make of what comes back to it."""

@@ -1,0 +1,42 @@
+"""Points around a candidate, and what smooths it between steps."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dosimeter.errors import SettingError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ball:
+    """Uniform in the ball of radius `delta` around the images, in pixels of [0, 1] (Bayes, Eq. 3 and Alg. 1).
+
+    The integral of the adversary's log-density over the ball becomes the mean over `samples` points (k in the paper).
+    """
+
+    delta: float
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.delta >= 0 or self.samples < 1:
+            raise SettingError(
+                f"A ball needs a radius delta of at least 0 and at least 1 sample, got {self.delta} and {self.samples}."
+            )
+
+    def draw(self, samples: int, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+        """(samples, *shape): how far each point is from the centre."""
+        flat = torch.randn(samples, *shape, generator=rng, dtype=torch.float64).flatten(1)
+        share = torch.rand(samples, 1, generator=rng, dtype=torch.float64) ** (1 / flat.shape[1])
+        away: Tensor = self.delta * share * flat / flat.norm(dim=1, keepdim=True)
+        return away.reshape(samples, *shape)
+
+
+def median_filter(images: Tensor) -> Tensor:
+    """Each pixel of (..., H, W) becomes the median of the 3x3 pixels around it, edges repeated."""
+    *others, height, width = images.shape
+    flat = F.pad(images.reshape(-1, 1, height, width), (1, 1, 1, 1), mode="replicate")
+    windows = F.unfold(flat, 3)  # (n, 9, H * W)
+    middle = windows.median(1).values
+    return middle.reshape(*others, height, width)

@@ -1,0 +1,72 @@
+"""Where a search looks for images: from flat unknowns to normalised images.
+
+`Pixels` are the images themselves. A generator's space is a folder of its own: its unknowns are a latent or weights.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dosimeter.attacks.starts import Start
+from dosimeter.types import Target
+
+
+class Field(Protocol):
+    """A space made for one task; `size` unknowns a candidate."""
+
+    size: int
+
+    def draw(self, start: Start, rng: torch.Generator) -> Tensor:
+        """One candidate's first unknowns (size,)."""
+        ...
+
+    def images(self, unknowns: Tensor) -> Tensor:
+        """(n, size) -> normalised images (n, B, C, H, W)."""
+        ...
+
+    def logits(self, unknowns: Tensor) -> Tensor | None:
+        """(n, B, classes) where the space makes labels too."""
+        ...
+
+    def boxed(self, unknowns: Tensor) -> Tensor:
+        """Unknowns whose images are in [0, 1]."""
+        ...
+
+
+class Space(Protocol):
+    def field(self, target: Target, batch: int, classes: int) -> Field:
+        """The space for updates of `batch` images; `classes` of the labels that are searched, 0 where none are."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """The images themselves, in normalised units."""
+
+    def field(self, target: Target, batch: int, classes: int) -> "PixelField":
+        return PixelField(target, batch)
+
+
+class PixelField:
+    """Images (B, C, H, W), flat."""
+
+    def __init__(self, target: Target, batch: int) -> None:
+        self._shape = (batch, *target.shape)
+        self._dtype = target.mean.dtype
+        box = ((edge - target.mean) / target.std for edge in (0, 1))
+        self._low, self._high = (edge.expand(self._shape).flatten() for edge in box)
+        self.size = len(self._low)
+
+    def draw(self, start: Start, rng: torch.Generator) -> Tensor:
+        return start.draw(self._shape, rng, self._dtype).flatten()
+
+    def images(self, unknowns: Tensor) -> Tensor:
+        return unknowns.reshape(-1, *self._shape)
+
+    def logits(self, unknowns: Tensor) -> None:
+        return None
+
+    def boxed(self, unknowns: Tensor) -> Tensor:
+        return torch.minimum(torch.maximum(unknowns, self._low), self._high)

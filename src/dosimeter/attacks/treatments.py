@@ -1,0 +1,111 @@
+"""What a search supposes of the numbers that a client draws inside its model, such as PRECODE's and CVB's noise.
+
+    Known       the threat model reveals them: the oracle beside every other treatment
+    Resampled   a new draw at every step; several draws are averaged
+    Joint       unknowns beside the images
+    Mean        left at their mean, 0
+
+Noise on the gradient is not drawn inside the model: a likelihood integrates it.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dosimeter.errors import SettingError
+from dosimeter.types import Secrets
+
+
+class Treatment(Protocol):
+    @property
+    def granted(self) -> bool:
+        """Whether the threat model must reveal the draws."""
+        ...
+
+    @property
+    def draws(self) -> int:
+        """How many draws a step averages over."""
+        ...
+
+    @property
+    def searched(self) -> bool:
+        """Whether the draws are unknowns of the search."""
+        ...
+
+    def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
+        """What candidates suppose at a step, {name: (n, ...)}.
+
+        Args:
+            revealed: what the threat model reveals.
+            drawn: fresh draws.
+            searched: the search's own unknowns.
+        """
+        ...
+
+    def loss(self, searched: Secrets) -> Tensor | float:
+        """(n,): -log p(u) of the search's own unknowns."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """Revealed by the threat model; what an attack would reach if the draws hid nothing."""
+
+    granted, draws, searched = True, 1, False
+
+    def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
+        return revealed
+
+    def loss(self, searched: Secrets) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resampled:
+    """A fresh draw at every step, as in the plain attacks on PRECODE and CVB; the mean over `draws` of them."""
+
+    draws: int = 1
+    granted = searched = False
+
+    def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise SettingError(f"Averaging over draws needs at least 1 of them, got {self.draws}.")
+
+    def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
+        return drawn
+
+    def loss(self, searched: Secrets) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """At their mean of 0: the model without its noise."""
+
+    granted, draws, searched = False, 1, False
+
+    def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
+        return {name: torch.zeros_like(value) for name, value in drawn.items()}
+
+    def loss(self, searched: Secrets) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joint:
+    """Optimised together with the images, under the standard normal they were drawn from.
+
+    `weight` scales mean(u^2) / 2. This is the most probable pair of image and draw, not the best image on average.
+    """
+
+    weight: float = 1e-3
+    granted, draws, searched = False, 1, True
+
+    def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
+        return searched
+
+    def loss(self, searched: Secrets) -> Tensor | float:
+        squares = [value.flatten(1).square() for value in searched.values()]
+        return self.weight * torch.cat(squares, 1).mean(1) / 2 if squares else 0.0

@@ -1,0 +1,223 @@
+"""Noise drawn inside the model: PRECODE's variational bottleneck and its convolutional form, CVB.
+
+A bottleneck takes what would go into a layer, encodes it as means and deviations, draws around them and decodes the
+draw. It samples whenever a client runs it, in evaluation mode too, from secrets that only the client knows.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dosimeter.defenses.base import Defense
+from dosimeter.errors import SettingError, unknown
+from dosimeter.types import Secret, Shape
+
+Variant = Literal["paper", "released"]
+
+
+class Bottleneck(nn.Module):
+    """mean + deviation * noise, where `noise` is a secret; encoder and decoder come from subclasses."""
+
+    noise: Tensor
+
+    def __init__(self, shape: tuple[int, ...], beta: float) -> None:
+        super().__init__()
+        self._shape, self._beta = shape, beta
+        self.register_buffer("noise", torch.zeros(1, *shape), persistent=False)
+        self.penalty: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """For copies, which do not carry the last pass along."""
+        return {**self.__dict__, "penalty": None}
+
+    def secrets(self) -> dict[str, Secret]:
+        return {"noise": Secret(self._shape)}
+
+    def sample(self, mean: Tensor, deviation: Tensor, divergence: Tensor) -> Tensor:
+        """The draw; what it costs is noted for the loss. `divergence` is one number an entry."""
+        self.penalty = self._beta * divergence.flatten(1).sum(1) / math.log(2)
+        return mean + deviation * self.noise
+
+
+class Variational(Bottleneck):
+    """Fully connected: Linear(d, 2 K), a draw of K numbers, Linear(K, d)."""
+
+    def __init__(self, size: int, k: int, beta: float, *, bias: bool) -> None:
+        super().__init__((k,), beta)
+        self.encoder = nn.Linear(size, 2 * k, bias=bias)
+        self.decoder = nn.Linear(k, size, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, raw = self.encoder(x.flatten(1)).chunk(2, dim=1)
+        deviation = F.softplus(raw)
+        drawn = self.sample(mean, deviation, gaussian_divergence(mean, deviation))
+        decoded: Tensor = self.decoder(drawn)
+        return decoded.reshape(x.shape)
+
+
+class Convolutional(Bottleneck):
+    """Two k x k convolutions to K channels, a draw, one 1 x 1 convolution back; none has a bias."""
+
+    def __init__(self, shape: tuple[int, int, int], k: int, kernel: int, beta: float, variant: Variant) -> None:
+        channels, height, width = shape
+        super().__init__((k, height, width), beta)
+        self._variant = variant
+        self.mean = nn.Conv2d(channels, k, kernel, padding=kernel // 2, bias=False)
+        self.deviation = nn.Conv2d(channels, k, kernel, padding=kernel // 2, bias=False)
+        self.decoder = nn.Conv2d(k, channels, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, deviation = self.mean(x), F.softplus(self.deviation(x).clamp(-5, 5))
+        if self._variant == "released":  # takes the deviation for the logarithm of a variance
+            divergence = (mean.square() + deviation.exp() - deviation - 1) / 2
+        else:
+            divergence = gaussian_divergence(mean, deviation)
+        decoded: Tensor = self.decoder(self.sample(mean, deviation, divergence))
+        return decoded
+
+
+def gaussian_divergence(mean: Tensor, deviation: Tensor) -> Tensor:
+    """KL(N(mean, deviation^2) || N(0, 1)) of every entry, in nats."""
+    return (mean.square() + deviation.square() - 1) / 2 - deviation.clamp_min(1e-12).log()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precode(Defense):
+    """PRECODE (PPP, Sec. 3.2 and Eq. 2-3; CVB, Sec. III): a variational bottleneck before one of the model's layers.
+
+    `k` numbers are drawn, `beta` weighs their divergence from the standard normal, in bits, in the loss. `position`
+    counts the convolutions and linear layers before the bottleneck; by default it stands before the last of them.
+    `before` names a layer or block instead.
+    """
+
+    k: int = 256
+    beta: float = 1e-3
+    position: int | None = None
+    before: str | None = None
+    bias: bool = True
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        if self.k < 1:
+            raise SettingError(f"PRECODE needs a bottleneck of k of at least 1, got {self.k}.")
+        return insert(
+            model,
+            shape,
+            lambda inside: Variational(math.prod(inside), self.k, self.beta, bias=self.bias),
+            position=self.position,
+            before=self.before,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cvb(Defense):
+    """The convolutional variational bottleneck (CVB, Sec. IV): PRECODE for feature maps, early in the model.
+
+    `kernel` and `scale` are the paper's k_E and s_E = K / C; `beta` weighs the divergence (Eq. 3), which the released
+    program computes as if the deviation were the logarithm of a variance (`variant`). `position` and `before` as in
+    `Precode`; after the first convolution by default.
+    """
+
+    kernel: int = 5
+    scale: float = 0.5
+    beta: float = 0.1
+    position: int = 1
+    before: str | None = None
+    variant: Variant = "paper"
+
+    def __post_init__(self) -> None:
+        if self.variant not in ("paper", "released"):
+            raise SettingError(unknown("variant", self.variant, ("paper", "released")))
+        if self.kernel < 1 or self.kernel % 2 == 0 or not self.scale > 0:
+            raise SettingError(
+                f"CVB needs an odd kernel and a scale above 0, got {self.kernel} and {self.scale}; try 5 and 0.5."
+            )
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        return insert(model, shape, self._layer, position=self.position, before=self.before)
+
+    def _layer(self, inside: tuple[int, ...]) -> nn.Module:
+        if len(inside) != 3:
+            raise SettingError(
+                f"CVB works on feature maps (channels, height, width), but finds {inside} there; "
+                "choose an earlier position or use precode."
+            )
+        channels, height, width = inside
+        k = max(1, round(self.scale * channels))
+        return Convolutional((channels, height, width), k, self.kernel, self.beta, self.variant)
+
+
+class Guarded(nn.Sequential):
+    """A layer with a bottleneck before it."""
+
+    def __init__(self, bottleneck: nn.Module, layer: nn.Module) -> None:
+        super().__init__()
+        self.bottleneck = bottleneck
+        self.layer = layer
+
+
+def insert(
+    model: nn.Module,
+    shape: Shape,
+    make: Callable[[tuple[int, ...]], nn.Module],
+    *,
+    position: int | None,
+    before: str | None,
+) -> nn.Module:
+    """A copy of the model with a new layer before the one at `position` (counted from 0) or of the name `before`.
+
+    Args:
+        model: takes images of `shape`.
+        make: from the shape of what goes in there, without the batch, to the new layer.
+        position: which of the convolutions and linear layers, in the order in which the model runs them; the last of
+            them by default.
+        before: the name of any module; it counts where both are given.
+    """
+    model = copy.deepcopy(model)
+    order, shapes = _run(model, shape)
+    if before is None:
+        weighted = [path for path in order if isinstance(model.get_submodule(path), nn.Linear | nn.Conv2d)]
+        at = len(weighted) - 1 if position is None else position
+        if not 0 < at < len(weighted):
+            raise SettingError(
+                f"A bottleneck stands behind one of the model's {len(weighted)} convolutions and linear layers and "
+                f"before another, expected position 1 to {len(weighted) - 1}, got {position}."
+            )
+        before = weighted[at]
+    elif before not in shapes:
+        raise SettingError(unknown("layer", before, order))
+    layer = model.get_submodule(before)
+    added = make(shapes[before]).to(next(model.parameters()))
+    parent, _, name = before.rpartition(".")
+    setattr(model.get_submodule(parent), name, Guarded(added, layer))
+    return model
+
+
+def _run(model: nn.Module, shape: Shape) -> tuple[list[str], dict[str, tuple[int, ...]]]:
+    """The modules in the order in which an image meets them, and the shape of what goes into each."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def note(path: str, inputs: tuple[object, ...]) -> None:
+        if inputs and isinstance(inputs[0], Tensor):
+            shapes.setdefault(path, tuple(inputs[0].shape[1:]))
+
+    hooks = [
+        layer.register_forward_pre_hook(lambda _layer, inputs, path=path: note(path, inputs))
+        for path, layer in model.named_modules()
+        if path
+    ]
+    training = model.training
+    like = next(model.parameters())
+    try:
+        with torch.no_grad():
+            model.eval()(torch.full((2, *shape), 0.5).to(like))
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    return list(shapes), shapes

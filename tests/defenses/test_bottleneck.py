@@ -1,0 +1,117 @@
+"""PRECODE and CVB: parameters as the papers count them, divergences by value, noise that only the client knows."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributions import Normal, kl_divergence
+
+from dosimeter import models
+from dosimeter.defenses import Cvb, Defense, Precode
+from dosimeter.defenses.bottleneck import gaussian_divergence
+from dosimeter.errors import SettingError
+from dosimeter.types import Target
+
+SHAPE = (3, 32, 32)
+
+
+def cnn() -> nn.Module:
+    return models.build("cnn", shape=SHAPE, classes=10, mean=(0.5,), std=(0.25,), seed=0)
+
+
+def count(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("defense", "share"),
+    [
+        (Cvb(kernel=5), 9.90),  # CVB, Sec. VI-A
+        (Cvb(kernel=3), 3.69),
+        (Precode(k=32, position=3, bias=False), 9.31),  # CVB, Table II
+        (Precode(k=16, position=2, bias=False), 58.22),
+        (Precode(k=8, position=1, bias=False), 114.10),
+    ],
+    ids=repr,
+)
+def test_added_parameters_are_the_papers(defense: Defense, share: float) -> None:
+    plain = cnn()
+    added = count(defense.on_model(plain, SHAPE)) - count(plain)
+    assert 100 * added / count(plain) == pytest.approx(share, abs=0.01)
+
+
+def test_divergence_is_torchs() -> None:
+    mean, deviation = torch.randn(50), torch.rand(50) + 0.1
+    expected = kl_divergence(Normal(mean, deviation), Normal(torch.zeros(50), torch.ones(50)))
+    assert torch.allclose(gaussian_divergence(mean, deviation), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("defense", [Precode(k=4), Precode(k=4, position=2), Cvb(), Cvb(variant="released")], ids=repr)
+def test_the_penalty_is_a_mean_over_images_in_bits(defense: Defense) -> None:
+    model = defense.on_model(cnn(), SHAPE).double().eval()
+    images, labels = torch.rand(3, *SHAPE, dtype=torch.float64), torch.tensor([1, 2, 3])
+    zero = torch.zeros(3, 1, 1, dtype=torch.float64)
+    target = Target(model, F.cross_entropy, SHAPE, zero, zero + 1)
+    drawn = {name: torch.randn(s.full_shape(3), dtype=torch.float64) for name, s in target.secrets.items()}
+    seen: dict[str, torch.Tensor] = {}
+    for name, layer in model.named_modules():
+        layer.register_forward_hook(lambda _m, _i, out, name=name: seen.__setitem__(name.rpartition(".")[2], out))
+    output = torch.func.functional_call(model, drawn, (images,))
+    if isinstance(defense, Precode):
+        mean, raw = seen["encoder"].chunk(2, 1)
+        deviation = F.softplus(raw)
+    else:
+        mean, deviation = seen["mean"], F.softplus(seen["deviation"].clamp(-5, 5))
+    each = kl_divergence(Normal(mean, deviation), Normal(torch.zeros_like(mean), torch.ones_like(mean)))
+    if getattr(defense, "variant", "paper") == "released":
+        each = (mean.square() + deviation.exp() - deviation - 1) / 2
+    extra = defense.beta * each.flatten(1).sum(1).mean() / math.log(2)  # type: ignore[attr-defined]
+    whole = replace(target, drawn=drawn).objective(target.parameters, images, labels)
+    assert torch.allclose(whole, F.cross_entropy(output, labels) + extra)
+    assert torch.allclose(
+        replace(target, drawn=drawn, penalised=False).objective(target.parameters, images, labels),
+        F.cross_entropy(output, labels),
+    )
+
+
+@pytest.mark.parametrize("defense", [Precode(k=4), Cvb()], ids=repr)
+def test_the_draw_is_the_clients_and_the_rest_of_the_model_is_kept(defense: Defense) -> None:
+    plain = cnn()
+    model = defense.on_model(plain, SHAPE).eval()
+    assert count(plain) == count(cnn())  # the user's model is not touched
+    images = torch.rand(2, *SHAPE)
+    assert torch.equal(model(images), model(images))  # nothing is drawn unless a client does
+    target = Target(model, F.cross_entropy, SHAPE, torch.zeros(3, 1, 1), torch.ones(3, 1, 1))
+    one, other = (
+        torch.func.functional_call(model, {n: torch.randn(s.full_shape(2)) for n, s in target.secrets.items()}, images)
+        for _ in range(2)
+    )
+    assert not torch.allclose(one, other)
+    for p in plain.parameters():  # names change, values do not
+        assert any(q.shape == p.shape and torch.equal(p, q) for q in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("defense", "says"),
+    [
+        (Precode(position=0), "position 1 to 3, got 0"),
+        (Precode(position=4), "position 1 to 3, got 4"),
+        (Precode(before="nowhere"), "nowhere"),
+        (Cvb(position=3), "feature maps"),
+        (Precode(k=0), "at least 1, got 0"),
+    ],
+    ids=repr,
+)
+def test_bad_places_are_refused(defense: Defense, says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        defense.on_model(cnn(), SHAPE)
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(SettingError, match="odd kernel"):
+        Cvb(kernel=4)
+    with pytest.raises(SettingError, match="variant"):
+        Cvb(variant="other")  # type: ignore[arg-type]
