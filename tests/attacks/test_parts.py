@@ -149,6 +149,8 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
         "idlg": "iDLG",
         "cpl": "Client Privacy Leakage",
         "ignore": "CVB, Eq. 4",
+        "bayes": "Balunovic",
+        "grad": "Yin",
     }
     for name, preset in presets.BY_NAME.items():
         assert papers[name.partition("-")[0]] in (preset.__doc__ or "")

@@ -8,12 +8,26 @@ An attack is a `Search` put together from parts, one file each:
     starts       where the search begins
     optimisers   how it moves          schedules    how its step size shrinks
     masks        which tensors are matched
+    treatments   what is supposed of numbers that clients draw inside the model
+    spaces       where images are looked for          sampling     points around a candidate
 
 `Analytic` solves instead, where the first layer is fully connected. `presets` holds the papers' attacks with their
 printed settings. Nothing here can see the truth or a score.
 """
 
-from dosimeter.attacks import labels, likelihoods, masks, optimisers, presets, priors, schedules, starts
+from dosimeter.attacks import (
+    labels,
+    likelihoods,
+    masks,
+    optimisers,
+    presets,
+    priors,
+    sampling,
+    schedules,
+    spaces,
+    starts,
+    treatments,
+)
 from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.search import Search, Stop
 
@@ -27,6 +41,9 @@ __all__ = [
     "optimisers",
     "presets",
     "priors",
+    "sampling",
     "schedules",
+    "spaces",
     "starts",
+    "treatments",
 ]

@@ -3,13 +3,15 @@
 A likelihood gives a loss, -log p(g | x, y) up to constants: smallest where simulated equals observed.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from dosimeter.engine import Products
+from dosimeter.errors import SettingError, unknown
 
 
 class Likelihood(Protocol):
@@ -64,6 +66,63 @@ class L1:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gaussian:
+    """|g - g'|^2 / (2 sigma^2): Gaussian noise of deviation `sigma` on every entry (Bayes, Sec. 4)."""
+
+    sigma: float
+    exact = False
+
+    def __post_init__(self) -> None:
+        _check_width("sigma", self.sigma)
+
+    def loss(self, products: Products) -> Tensor:
+        return products.difference.sum(1) / (2 * self.sigma**2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplace:
+    """sum |g - g'| / scale: Laplace noise on every entry (Bayes, Sec. 4)."""
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        _check_width("scale", self.scale)
+
+    def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
+        return (simulated - observed).abs().sum(1) / self.scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruned:
+    """Entries that are set to 0 with probability `rate`, then noise on all: a mixture over the unknown mask.
+
+    -sum log((1 - rate) p(g' - g) + rate p(g')) with Gaussian or Laplace noise p of width `scale` (Bayes, Sec. 6, prune
+    and noise). Where the threat model grants the mask, as the paper's program does, there is no mixture.
+    """
+
+    rate: float
+    scale: float
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+
+    def __post_init__(self) -> None:
+        _check_width("scale", self.scale)
+        if not 0 < self.rate < 1:
+            raise SettingError(
+                f"Pruning keeps some entries and drops others, expected a rate in (0, 1), got {self.rate}."
+            )
+        if self.noise not in ("gaussian", "laplace"):
+            raise SettingError(unknown("noise", self.noise, ("gaussian", "laplace")))
+
+    def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
+        kept = math.log(1 - self.rate) + self._log(observed - simulated)
+        gone = math.log(self.rate) + self._log(observed)
+        return -torch.logaddexp(kept, gone).sum(1)
+
+    def _log(self, apart: Tensor) -> Tensor:
+        return -(apart / self.scale).square() / 2 if self.noise == "gaussian" else -(apart / self.scale).abs()
+
+
+@dataclass(frozen=True, kw_only=True)
 class SquaredL2:
     """|g - g'|^2 over all tensors (DLG; Inverting Gradients, Eq. 3)."""
 
@@ -74,6 +133,16 @@ class SquaredL2:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RelativeL2:
+    """|g - g'|^2 / |g|^2 over all tensors: squared L2 on a scale that does not depend on the update's norm."""
+
+    exact = False
+
+    def loss(self, products: Products) -> Tensor:
+        return products.difference.sum(1) / products.observed.sum(1).clamp_min(1e-24)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Nothing:
     """0 for every image: an attacker who never saw the update. The no-gradient baseline."""
 
@@ -81,3 +150,8 @@ class Nothing:
 
     def loss(self, products: Products) -> Tensor:
         return torch.zeros_like(products.cross[:, 0])
+
+
+def _check_width(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise SettingError(f"A density needs a {name} above 0, got {value}.")

@@ -50,6 +50,23 @@ class Largest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Exponential:
+    """Tensor number p, counted from the input, counts exp(-rate p): early layers see the image most directly.
+
+    The layer weights of Inverting Gradients' program that the Bayes paper's search tries (Sec. 6).
+    """
+
+    rate: float = 1.0
+
+    def check(self, target: Target) -> None:
+        pass
+
+    def weights(self, target: Target, norms: Tensor) -> Tensor:
+        at = torch.arange(norms.shape[1], dtype=norms.dtype, device=norms.device)
+        return torch.exp(-self.rate * at).expand_as(norms)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BeforeNoise:
     """Leave out every tensor that sees what a client drew inside the model: the "Ignore" attack.
 

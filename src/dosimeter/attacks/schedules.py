@@ -46,6 +46,16 @@ class StepDecay:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Exponential:
+    """Times `factor` at every step (Bayes, Sec. 6)."""
+
+    factor: float = 0.98
+
+    def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
+        return state._replace(scale=torch.full_like(state.scale, self.factor**step))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plateau:
     """Times `factor` when a candidate's loss has not fallen for `patience` steps (CVB, Sec. V-B).
 

@@ -1,12 +1,13 @@
 """Reconstructions beside the truth: one record an image and a summary of all."""
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dosimeter import metrics
-from dosimeter.types import Reconstruction, Record, Victims
+from dosimeter.types import Reconstruction, Record, Shape, Victims
 
 
 class Yardstick(NamedTuple):
@@ -15,6 +16,7 @@ class Yardstick(NamedTuple):
     threshold: float = 0.5  # SSIM from which an image counts as read (CVB, Sec. V-B)
     decoys: Tensor | None = None  # (m, C, H, W) other images for the identification rate
     lpips: metrics.Lpips | None = None
+    delta: float | None = None  # distance from the truth beyond which an adversary has missed it (Bayes, Eq. 1)
 
 
 class Verdict(NamedTuple):
@@ -99,6 +101,8 @@ def _summary(evidence: _Evidence, yardstick: Yardstick) -> dict[str, Any]:
     }
     if named is not None and yardstick.decoys is not None:
         summary["identification"] = _rate(named) | {"chance": 1 / (len(yardstick.decoys) + 1)}
+    if yardstick.delta is not None:
+        summary["risk"] = adversarial_risk(scores["mse"], victims.shape, yardstick.delta)
     if used is not None and not victims.labels.is_floating_point():
         right = (used == victims.labels).flatten()
         summary["labels"] = _rate(right)
@@ -110,6 +114,15 @@ def _summary(evidence: _Evidence, yardstick: Yardstick) -> dict[str, Any]:
     }
     summary["steps"] = metrics.summarise(found.steps.double())
     return summary
+
+
+def adversarial_risk(mse: Tensor, shape: Shape, delta: float) -> dict[str, Any]:
+    """R(f), the share of images (n,) whose reconstruction is further than `delta` from them (Bayes, Eq. 1).
+
+    The distance is L2 over all pixels in [0, 1], the root of their number times the mean squared error.
+    """
+    missed = (mse * math.prod(shape)).sqrt() > delta
+    return _rate(missed) | {"delta": delta}
 
 
 def _rate(hits: Tensor) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def audit(
     threshold: float = 0.5,
     decoys: Tensor | None = None,
     lpips: metrics.Lpips | None = None,
+    delta: float | None = None,
     names: dict[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Result:
@@ -78,6 +79,7 @@ def audit(
         threshold: SSIM from which an image counts as read.
         decoys: other images (m, C, H, W), among which a reconstruction should point at its own victim.
         lpips: a loaded LPIPS network; that score is left out without it.
+        delta: distance (L2 over pixels) from which on a reconstruction has missed its image; adds the adversarial risk.
         names: what to call model and data in the report.
         progress: show a bar; by default when standard error is a terminal.
     """
@@ -96,7 +98,7 @@ def audit(
         compiled=compiled,
         way=way,
     )
-    yardstick = Yardstick(threshold, decoys, lpips)
+    yardstick = Yardstick(threshold, decoys, lpips, delta)
     return perform(model, victims, setting, yardstick, names=names, explain=explain, progress=progress)
 
 

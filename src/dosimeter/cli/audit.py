@@ -52,6 +52,9 @@ def audit_command(
         Norm, typer.Option(help="Statistics: running ones, those of the private batch, or these sent with the update.")
     ] = Norm.running,
     threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
+    delta: Annotated[
+        float | None, typer.Option(min=0, help="Distance (L2) beyond which an image was missed; adds the risk R(f).")
+    ] = None,
     decoys: Annotated[int, typer.Option(help="Other images in the identification test.")] = 99,
     lpips: Annotated[
         Path | None, typer.Option(help="LPIPS weights; lpips_alex.pth in DOSIMETER_DATA is found.")
@@ -87,7 +90,7 @@ def audit_command(
             out.print(_plan(task, setting, steps=chosen.stop.steps if isinstance(chosen, Search) else None))
             return
         others = data.pick_decoys(task.dataset, task.victims, decoys, seed=seed, split=split)
-        yardstick = Yardstick(threshold, others, _lpips(lpips))
+        yardstick = Yardstick(threshold, others, _lpips(lpips), delta)
         folder = out_ or _fresh(f"{task.dataset.name}-{Path(model.partition(':')[0]).stem}-{chosen.name}")
         with store.reserve(folder, overwrite=overwrite) as place:
             result = _run(task, setting, yardstick, place, explain=explain)

@@ -164,6 +164,9 @@ def shares(result: Result) -> list[Share]:
         one = scores["identification"]
         note = f"nearer to its victim than to decoys, chance {percent(one['chance'])} %"
         found.append(Share("Victims identified", one["text"], note))
+    if "risk" in scores:
+        one = scores["risk"]
+        found.append(Share("Adversarial risk", one["text"], f"further than {one['delta']:g} from the image (L2)"))
     if "labels" in scores:
         note = "granted to the attacker" if result.threat.labels else "recovered from the update"
         found.append(Share("Labels right", scores["labels"]["text"], note))
@@ -188,6 +191,14 @@ GRANTS: dict[str, dict[Any, tuple[str, str, str]]] = {
     "local_steps": {
         True: ("Local training", "granted", "The number of local steps, the batch size and the learning rate."),
         False: ("Local training", "not granted", "The attacker does not know how the update was trained."),
+    },
+    "secrets": {
+        True: ("Draws inside the model", "revealed", "A control: what the defense drew is given to the attacker."),
+        False: (
+            "Draws inside the model",
+            "not granted",
+            "What a defense draws inside the model stays with the client.",
+        ),
     },
 }
 
