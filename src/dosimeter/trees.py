@@ -1,6 +1,6 @@
 """Arithmetic on gradients, which are {parameter name: tensor}, and on the NamedTuples that hold a search's state."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar, cast
 
 import torch
@@ -12,9 +12,21 @@ from dosimeter.types import Gradient, Statistics
 T = TypeVar("T")
 
 
-def stack(gradients: Sequence[Gradient]) -> dict[str, Tensor]:
-    """Gradients of one shape each -> one gradient with an axis of victims in front."""
-    return {name: torch.stack([g[name] for g in gradients]) for name in gradients[0]}
+def stack(gradients: Iterable[Gradient], n: int | None = None) -> dict[str, Tensor]:
+    """Gradients of one shape each -> one gradient with an axis of victims in front.
+
+    They may come one by one, `n` of them, and are then never in memory all at once beside the result.
+    """
+    if n is None:
+        gradients = list(gradients)
+        n = len(gradients)
+    stacked: dict[str, Tensor] = {}
+    for row, gradient in enumerate(gradients):
+        if not stacked:
+            stacked = {name: g.new_empty(n, *g.shape) for name, g in gradient.items()}
+        for name, g in gradient.items():
+            stacked[name][row] = g
+    return stacked
 
 
 def stack_pairs(statistics: Sequence[Statistics]) -> dict[str, tuple[Tensor, Tensor]]:

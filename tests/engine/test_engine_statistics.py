@@ -59,12 +59,35 @@ def sent(model: nn.Module, victims: int = 3) -> Statistics:
 
 
 def told(case: Case, statistics: Statistics, victim: int) -> Case:
-    """The case as it would be if the victim's statistics were the running ones."""
+    """The case with the victim's statistics in every batch norm, and with the slopes of the candidate's own."""
     model = copy.deepcopy(case.target.model).eval()
     for name, layer in norms(model).items():
-        layer.track_running_stats = True
-        layer.running_mean, layer.running_var = (t[victim] for t in statistics[name])
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, Told(layer, *(t[victim] for t in statistics[name])))
     return case._replace(target=replace(case.target, model=model))
+
+
+class Told(nn.Module):
+    """Batch norm that puts out what a mean and variance of somebody else's make of x, and learns as if they were its.
+
+    By the definition of a derivative: f(m(x), v(x), x) differs from f(m, v, x) by a constant shift of m and v only.
+    """
+
+    def __init__(self, norm: nn.BatchNorm1d | nn.BatchNorm2d, mean: Tensor, variance: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias = norm.weight, norm.bias
+        self.eps, self.mean, self.variance = norm.eps, mean, variance
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.transpose(0, 1).flatten(1)  # (C, everything else)
+        here = rows.detach()
+        mean = rows.mean(1) + (self.mean - here.mean(1))
+        spread = (rows - rows.mean(1, keepdim=True)).square().mean(1)
+        still = (here - here.mean(1, keepdim=True)).square().mean(1)
+        out = (rows - mean[:, None]) / (spread - still + self.variance + self.eps).sqrt()[:, None]
+        if self.weight is not None:
+            out = out * self.weight[:, None] + self.bias[:, None]
+        return out.reshape(x.transpose(0, 1).shape).transpose(0, 1)
 
 
 def one(case: Case, i: int) -> Case:

@@ -18,6 +18,7 @@ from dosimeter.auditing.job import Job
 from dosimeter.auditing.target import as_attacked
 from dosimeter.errors import ModelError
 from dosimeter.types import BatchNorm, Observation, Target, Victims
+from engine.test_engine_statistics import Told
 from models.test_every_model import NARROW
 
 CLASSES, BATCH, VICTIMS = 5, 3, 2
@@ -85,7 +86,9 @@ def simulated(seen: Seen, mode: BatchNorm, victim: int) -> nn.Module:
     if mode == "sent":
         assert seen.observation.statistics is not None
         for name, layer in norms(model).items():
-            layer.running_mean, layer.running_var = (t[victim] for t in seen.observation.statistics[name])
+            parent, _, own = name.rpartition(".")
+            told = Told(layer, *(t[victim] for t in seen.observation.statistics[name]))
+            setattr(model.get_submodule(parent), own, told)
     return model
 
 
@@ -103,8 +106,13 @@ def test_clients_and_engine_do_as_torch_does(name: str, mode: BatchNorm) -> None
             assert float((sent[v] - plain).abs().max()) <= 1e-9 * max(1.0, float(plain.abs().max()))
 
     matcher = engine.Matcher(seen.attacked, seen.observation.gradient, statistics=seen.observation.statistics)
-    candidates = torch.rand_like(seen.victims.images).requires_grad_()
+    truth = matcher(seen.victims.images, seen.victims.labels, torch.arange(VICTIMS))
+    assert (truth.difference.sum(1) <= 1e-9 * truth.observed.sum(1)).all()  # the true images explain what was seen
     owner = torch.tensor([1, 0])
+    candidates = torch.rand_like(seen.victims.images)
+    if mode == "sent":  # far from the truth the statistics of another batch make chaos of deep networks
+        candidates = seen.victims.images[owner] + 0.01 * candidates
+    candidates.requires_grad_()
     products = matcher(candidates, seen.victims.labels[owner], owner)
     assert matcher.way in ("chain", "tape"), matcher.why
     cosine = products.cross.sum(1) / (products.simulated.sum(1) * products.observed.sum(1)).sqrt()

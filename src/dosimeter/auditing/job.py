@@ -1,6 +1,7 @@
 """The work of an audit: parts that fit together, steps of clients, tiles of victims side by side."""
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,18 @@ from dosimeter.auditing.target import as_attacked, make_target
 from dosimeter.defenses import Moment, NoDefense
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import Advance
-from dosimeter.types import Curve, Gradient, Observation, Reconstruction, Selective, Target, Victims, Watch
+from dosimeter.types import (
+    Curve,
+    Gradient,
+    Observation,
+    Reconstruction,
+    Secrets,
+    Selective,
+    Statistics,
+    Target,
+    Victims,
+    Watch,
+)
 
 
 class Job:
@@ -73,20 +85,26 @@ class Job:
 
     def observe(self, target: Target, victims: Victims) -> Observation:
         """What the server sees of the victims' steps."""
-        updates, statistics, secrets = [], [], []
-        for images, labels, name in zip(victims.images.to(target.mean), victims.labels, victims.ids, strict=True):
-            if self.threat.statistics == "sent":
-                statistics.append(clients.statistics(target, images))
-            secrets.append(clients.draw_secrets(target, len(images), rng.stream(self.setting.seed, "secrets", name)))
-            sent: Gradient = clients.gradient(replace(target, drawn=secrets[-1]), images, _like(labels, target))
-            noise = rng.stream(self.setting.seed, "defense", name)
-            sent = self.setting.defense.on_gradient(sent, Moment(batch=len(images)), noise)
-            trees.check_update(sent, target.parameters)
-            updates.append(sent)
+        statistics: list[Statistics] = []
+        secrets: list[Secrets] = []
+
+        def updates() -> Iterator[Gradient]:
+            for images, labels, name in zip(victims.images.to(target.mean), victims.labels, victims.ids, strict=True):
+                if self.threat.statistics == "sent":
+                    statistics.append(clients.statistics(target, images))
+                drawn = clients.draw_secrets(target, len(images), rng.stream(self.setting.seed, "secrets", name))
+                secrets.append(drawn)
+                sent: Gradient = clients.gradient(replace(target, drawn=drawn), images, _like(labels, target))
+                noise = rng.stream(self.setting.seed, "defense", name)
+                sent = self.setting.defense.on_gradient(sent, Moment(batch=len(images)), noise)
+                trees.check_update(sent, target.parameters)
+                yield sent
+
+        gradient = trees.stack(updates(), len(victims.ids))
         labels_seen = _like(victims.labels, target) if self.threat.labels else None
         along = trees.stack_pairs(statistics) if statistics else None
         revealed = trees.stack(secrets) if self.threat.secrets else None
-        return Observation(trees.stack(updates), victims.batch, victims.ids, labels_seen, along, revealed)
+        return Observation(gradient, victims.batch, victims.ids, labels_seen, along, revealed)
 
     def explain(self) -> list[engine.Explanation]:
         """Which tensor is compared in which way and why, found out on the first victim."""

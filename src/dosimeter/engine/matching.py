@@ -26,7 +26,6 @@ from dosimeter.rng import stream
 from dosimeter.trees import rows, squared_norms
 from dosimeter.types import Gradient, Secrets, Statistics, Target, Way
 
-Simulate = Callable[[Tensor, Tensor, Tensor, Secrets], dict[str, Tensor]]
 Compare = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -81,7 +80,6 @@ class Matcher:
         self._small: list[str] = []
         self._vectors: Vectors | None = None
         self._order: Tensor  # columns as computed -> the model's order
-        self._simulate: Simulate = self._together
         self.way: Way | None = None
         self.why = ""
 
@@ -207,7 +205,7 @@ class Matcher:
             reasons.append(f"{way} cannot take the model ({reason})")
         if self._forced not in (None, "one by one"):
             raise ModelError(f"The way {self._forced!r} does not work for this model: {'; '.join(reasons)}.")
-        self.way, self.why, self._simulate = "one by one", "; ".join(reasons), self._one_by_one
+        self.way, self.why = "one by one", "; ".join(reasons)
 
     def _trial(self, images: Tensor, labels: Tensor, secrets: Secrets) -> tuple[Tensor, Tensor, Secrets]:
         """The first candidate, and where the model stays finite on them also two of noise, all with its labels."""
@@ -291,6 +289,10 @@ class Matcher:
     def _of(self, owner: Tensor) -> Statistics:
         """The owners' statistics, {layer: (N, C) twice}."""
         return {name: (mean[owner], variance[owner]) for name, (mean, variance) in self._statistics.items()}
+
+    def _simulate(self, images: Tensor, labels: Tensor, owner: Tensor, secrets: Secrets) -> dict[str, Tensor]:
+        step = self._one_by_one if self.way == "one by one" else self._together
+        return step(images, labels, owner, secrets)
 
     def _together(self, images: Tensor, labels: Tensor, owner: Tensor, secrets: Secrets) -> dict[str, Tensor]:
         step = vmap(self._update, in_dims=(None, 0, 0, 0, 0))

@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -56,7 +57,11 @@ def _failed(waiting: Sequence[Future[Any]]) -> BaseException | None:
 
 
 def _unless_stopped(work: Callable[[T], R], tile: T, stop: threading.Event) -> tuple[R] | None:
-    return None if stop.is_set() else (work(tile),)
+    if stop.is_set():
+        return None
+    done = (work(tile),)
+    gc.collect()  # what refers to itself would keep a tile's observations beyond it
+    return done
 
 
 @cache
