@@ -37,7 +37,13 @@ def stack_pairs(statistics: Sequence[Statistics]) -> dict[str, tuple[Tensor, Ten
 
 def squared_norms(gradient: Gradient) -> Tensor:
     """(V, P): the squared norm of every tensor of every victim, tensors in the gradient's own order."""
-    return torch.stack([g.flatten(1).square().sum(1) for g in gradient.values()], dim=1)
+    return torch.stack([_squared_norm(g) for g in gradient.values()], dim=1)
+
+
+def _squared_norm(tensor: Tensor) -> Tensor:
+    """(V,) of (V, ...): row by row, so that neither squares stand in memory nor roundings of long sums add up."""
+    rows = tensor.reshape(-1, 1, tensor.shape[-1] if tensor.ndim > 1 else 1)
+    return torch.bmm(rows, rows.transpose(1, 2)).reshape(len(tensor), -1).sum(1)
 
 
 def rows(tree: T, where: Tensor) -> T:

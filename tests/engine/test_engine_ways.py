@@ -1,5 +1,7 @@
 """Which way a model goes, what is said about it, and that the result is the same."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dosimeter import clients, engine, trees
-from dosimeter.engine import Products
+from dosimeter.engine import Matcher, Products
 from dosimeter.errors import ModelError
-from dosimeter.types import Target
+from dosimeter.types import Target, Way
 from engine.test_engine_networks import Network
 from engine.test_engine_oracle import (
     CLASSES,
@@ -24,6 +26,7 @@ from engine.test_engine_oracle import (
     mixture,
     plain_products,
 )
+from small import observe, tiny_target
 
 
 def linear_of_its_own() -> nn.Module:
@@ -268,3 +271,22 @@ def test_the_users_model_is_left_as_it_was(way: str | None) -> None:
         assert parameter.requires_grad
         assert parameter.grad is None
     assert not any("forward" in vars(layer) for layer in case.target.model.modules())
+
+
+@pytest.mark.parametrize("way", [None, "tape", "vmap", "one by one"])
+def test_a_matcher_leaves_nothing_behind(way: Way | None) -> None:
+    """Observations are the largest thing in memory; they must go with the matcher, not with the next collection."""
+    target, labels = tiny_target(), torch.tensor([[1], [2]])
+    images = torch.rand(2, 1, 1, 6, 6, dtype=torch.float64, requires_grad=True)
+    seen = observe(target, images.detach(), labels).gradient
+    held = [weakref.ref(tensor) for tensor in seen.values()]
+    matcher = Matcher(target, seen, way=way)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(25):  # beyond the runs after which a program is compiled
+            torch.autograd.grad(matcher(images, labels, torch.arange(2)).cross.sum(), images)
+        del matcher, seen
+        assert not any(tensor() is not None for tensor in held)
+    finally:
+        gc.enable()

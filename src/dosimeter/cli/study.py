@@ -11,9 +11,11 @@ from dosimeter import studies
 from dosimeter.cli.console import err, out, refusals
 from dosimeter.errors import SettingError, unknown
 
+DENSITIES = "densities"
+
 
 def study_command(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(studies.BY_NAME)}.")],
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join([*studies.BY_NAME, DENSITIES])}.")],
     out_: Annotated[
         Path | None, typer.Option("--out", help="Folder for study.json; a run that was stopped goes on from it.")
     ] = None,
@@ -24,8 +26,16 @@ def study_command(
 ) -> None:
     """Run a study and print its table in Markdown; rows that are in its file already are not run again."""
     with refusals():
+        folder = out_ or Path("runs") / f"study-{name}"
+        if name == DENSITIES:
+            if only or data:
+                raise SettingError(
+                    f"The study {DENSITIES!r} has one model and task of its own; leave --only and --data."
+                )
+            _densities(folder, victims or 1000, steps or 400)
+            return
         if name not in studies.BY_NAME:
-            raise SettingError(unknown("study", name, studies.BY_NAME))
+            raise SettingError(unknown("study", name, [*studies.BY_NAME, DENSITIES]))
         study = studies.BY_NAME[name]
         rows = tuple(
             replace(row, victims=victims or row.victims, steps=steps or row.steps, data=data or row.data)
@@ -36,7 +46,7 @@ def study_command(
             raise SettingError(unknown("model of this study", (only or [""])[0], [row.model for row in study.rows]))
         study = replace(study, rows=rows)
         found = []
-        for row, outcome, there in studies.run(study, out_ or Path("runs") / f"study-{name}"):
+        for row, outcome, there in studies.run(study, folder):
             found.append((row, outcome))
             took = "kept from before" if there else f"{outcome.seconds:.0f} s"
             err.print(
@@ -44,3 +54,14 @@ def study_command(
             )
     out.print(f"{study.question}\n", markup=False, highlight=False, soft_wrap=True)
     out.print(studies.as_markdown(found), markup=False, highlight=False, soft_wrap=True)
+
+
+def _densities(folder: Path, points: int, steps: int) -> None:
+    found = []
+    for row in studies.compare_densities(points, steps, folder=folder):
+        found.append(row)
+        err.print(f"{len(found)}/4 {row.prior} prior, {row.density} density: {row.mean:.4f}", highlight=False)
+    out.print(
+        "Is the attack with the right prior and density the nearest (Bayes, Fig. 4)?\n", markup=False, highlight=False
+    )
+    out.print(studies.distances_as_markdown(found), markup=False, highlight=False, soft_wrap=True)

@@ -2,11 +2,22 @@
 
 sweep          rows of audits, run in turn, kept in a file and resumed from it
 architectures  every model, pooling and width (Inverting Gradients)
+bayes          right and wrong densities, points in a ball (Bayes)
 """
 
 from dosimeter.studies.architectures import STUDIES as _ARCHITECTURES
+from dosimeter.studies.bayes import BALLS, compare_densities, distances_as_markdown
 from dosimeter.studies.sweep import Outcome, Row, Study, as_markdown, run
 
-BY_NAME = {study.name: study for study in _ARCHITECTURES}
+BY_NAME = {study.name: study for study in (*_ARCHITECTURES, BALLS)}
 
-__all__ = ["BY_NAME", "Outcome", "Row", "Study", "as_markdown", "run"]
+__all__ = [
+    "BY_NAME",
+    "Outcome",
+    "Row",
+    "Study",
+    "as_markdown",
+    "compare_densities",
+    "distances_as_markdown",
+    "run",
+]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dosimeter import spec
+from dosimeter import defenses, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import audit
 from dosimeter.errors import OutputError
@@ -20,7 +20,9 @@ class Row:
     model: str
     data: str = "cifar10"
     attack: str = "ig"
+    defense: str = "none"
     victims: int = 4
+    batch: int = 1
     steps: int | None = 200  # None for an attack that takes none
     split: str = "train"
     size: int | None = None
@@ -56,22 +58,34 @@ def run(study: Study, folder: Path) -> Iterator[tuple[Row, Outcome, bool]]:
     path = folder / "study.json"
     kept = _read(path)
     for row in study.rows:
-        key = json.dumps(asdict(row), sort_keys=True)
+        key = _key(row)
         there = key in kept
         if not there:
             kept[key] = _audit(row)._asdict()
-            _write(path, {"study": study.name, "question": study.question, "rows": list(map(_entry, kept.items()))})
+            write(path, {"study": study.name, "question": study.question, "rows": list(map(_entry, kept.items()))})
         yield row, Outcome(**kept[key]), there
 
 
 def as_markdown(found: list[tuple[Row, Outcome]]) -> str:
     """The table that stands in the documents."""
-    heads = ("model", "data", "steps", "PSNR", "without the update", "SSIM", "images read", "published")
+    several = len({(row.attack, row.defense) for row, _ in found}) > 1
+    heads = (
+        "model",
+        *(("attack", "defense") if several else ()),
+        "data",
+        "steps",
+        "PSNR",
+        "without the update",
+        "SSIM",
+    )
+    heads = (*heads, "images read", "published")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row, o in found:
         data, steps = f"{row.victims} of {row.data}", row.steps or "-"
+        data += f", {row.batch} an update" if row.batch > 1 else ""
+        how = f"`{row.attack}` | `{row.defense}` | " if several else ""
         lines.append(
-            f"| `{row.model}` | {data} | {steps} | {o.psnr:.2f} | {o.blind_psnr:.2f} | {o.ssim:.3f} | {o.read} "
+            f"| `{row.model}` | {how}{data} | {steps} | {o.psnr:.2f} | {o.blind_psnr:.2f} | {o.ssim:.3f} | {o.read} "
             f"| {row.published or '-'} |"
         )
     return "\n".join(lines)
@@ -79,8 +93,9 @@ def as_markdown(found: list[tuple[Row, Outcome]]) -> str:
 
 def _audit(row: Row) -> Outcome:
     attack = spec.make("attack", row.attack, presets.BY_NAME, steps=row.steps)
-    task = load_task(row.model, row.data, row.victims, seed=row.seed, split=row.split, size=row.size)
-    result = audit(task.model, task.victims, attack=attack, seed=row.seed, names=task.names)
+    defense = spec.make("defense", row.defense, defenses.BY_NAME)
+    task = load_task(row.model, row.data, row.victims, seed=row.seed, batch=row.batch, split=row.split, size=row.size)
+    result = audit(task.model, task.victims, attack=attack, defense=defense, seed=row.seed, names=task.names)
     scores, blind = result.scores["scores"], result.scores["baseline"]
     return Outcome(
         scores["psnr"]["mean"],
@@ -96,7 +111,11 @@ def _entry(item: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     return {"row": json.loads(item[0]), "outcome": item[1]}
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
+def _key(row: Row) -> str:
+    return json.dumps(asdict(row), sort_keys=True)
+
+
+def write(path: Path, value: dict[str, Any]) -> None:
     """Replace the file in one go, so that nobody ever finds half of it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +132,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     try:
         rows = json.loads(path.read_text())["rows"]
-        kept = {json.dumps(entry["row"], sort_keys=True): dict(entry["outcome"]) for entry in rows}
+        kept = {_key(Row(**entry["row"])): dict(entry["outcome"]) for entry in rows}
         return {key: Outcome(**outcome)._asdict() for key, outcome in kept.items()}
     except (ValueError, KeyError, TypeError) as error:
         raise OutputError(f"{path} is no study of this program ({error}); delete it or give another --out.") from error
