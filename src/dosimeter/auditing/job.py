@@ -190,4 +190,5 @@ def _join(parts: list[Reconstruction]) -> Reconstruction:
         restart=torch.cat([part.restart for part in parts]).cpu(),
         stopped=tuple(why for part in parts for why in part.stopped),
         curve=Curve(steps, torch.cat(curves)),
+        determined=tuple(shares for part in parts for shares in part.determined),
     )

@@ -81,6 +81,8 @@ def _record(evidence: _Evidence, i: int) -> Record:
     if named is not None:
         record["identified"] = bool(named[i])
     record["baseline"] = {key: float(floor[key][i]) for key in ("mse", "psnr", "ssim", "lpips") if key in floor}
+    if found.determined:
+        record["determined"] = dict(found.determined[v])
     return record | {
         "match": float(found.match[v]) if found.match[v].isfinite() else None,  # None: it diverged
         "steps": int(found.steps[v]),

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from dosimeter.errors import SettingError
 from dosimeter.types import Target
@@ -42,20 +41,13 @@ def in_double(target: Target) -> Target:
     return replace(target, model=model, mean=target.mean.double(), std=target.std.double())
 
 
-def find_first_layer(target: Target) -> FirstLayer:
-    """The first layer with parameters, or a refusal when the image cannot be solved from its gradient."""
-    probes = _probes(target)  # (3, C, H, W)
+def find_first_layer(target: Target) -> FirstLayer | None:
+    """The first layer with parameters; None where it is not fully connected, a refusal where it is and not solvable."""
+    probes = probes_of(target)  # (3, C, H, W)
     calls = _watch(target.model, probes)
-    if not calls:
-        raise SettingError(f"No layer of the model has parameters of its own to solve from; {SEARCH}.")
+    if not calls or not isinstance(calls[0].layer, nn.Linear):
+        return None
     name, layer, inputs = calls[0]
-    if isinstance(layer, _ConvNd):
-        raise SettingError(_convolution(layer, target))
-    if not isinstance(layer, nn.Linear):
-        raise SettingError(
-            f"The analytic attack solves a fully connected first layer, but {name!r} is a {type(layer).__name__}; "
-            f"{SEARCH}."
-        )
     if not isinstance(inputs, Tensor) or inputs.numel() != probes.numel() or layer.in_features != prod(target.shape):
         raise SettingError(
             f"The first layer {name!r} sees parts of the image one by one ({layer.in_features} of "
@@ -76,7 +68,7 @@ def find_first_layer(target: Target) -> FirstLayer:
     return FirstLayer(weight, trained.get(id(layer.bias)), scale, offset)
 
 
-def _probes(target: Target) -> Tensor:
+def probes_of(target: Target) -> Tensor:
     """(3, C, H, W): black, white, and one in which no two pixels are the same."""
     mixed = torch.linspace(0, 1, prod(target.shape)).sqrt().reshape(target.shape)
     return torch.stack([torch.zeros_like(mixed), torch.ones_like(mixed), mixed]).to(target.mean)
@@ -99,19 +91,3 @@ def _watch(model: nn.Module, images: Tensor) -> list[_Call]:
         for hook in hooks:
             hook.remove()
     return calls
-
-
-def _convolution(layer: _ConvNd, target: Target) -> str:
-    """Why a convolution is not solved, with the rank of its gradient as equations in the image.
-
-    Once the slopes at its output are known, every weight's gradient is one linear equation in the pixels of one input
-    channel: filters of a group x kernel equations for H x W unknowns.
-    """
-    unknowns = prod(target.shape)
-    filters = layer.out_channels // layer.groups
-    rank = target.shape[0] * min(filters * prod(layer.kernel_size), prod(target.shape[1:]))
-    return (
-        "The analytic attack solves a fully connected first layer, but this model begins with a convolution, whose "
-        f"weight gradient has rank {rank:,} at most in {unknowns:,} unknowns, and the layer-by-layer solution is not "
-        f"available; {SEARCH}."
-    )

@@ -1,0 +1,130 @@
+"""The attack that solves for the image: by the first layer where that is enough, else layer by layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dosimeter.attacks import labels as labels_
+from dosimeter.attacks.analytic.certificate import INTERRUPTED, NOT_DETERMINED, Found, blank
+from dosimeter.attacks.analytic.first_layer import SEARCH, find_first_layer, in_double
+from dosimeter.attacks.analytic.layers import LayerSolver
+from dosimeter.attacks.analytic.ratio import RatioSolver
+from dosimeter.attacks.analytic.straight import read_straight
+from dosimeter.errors import SettingError
+from dosimeter.types import Curve, Observation, Reconstruction, Target, ThreatModel, Watch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analytic:
+    """One image an update, solved for; no steps, no starts.
+
+    A fully connected first layer is solved on its own (Inverting Gradients, Prop. 1, and its counterpart without bias),
+    any other straight network layer by layer (Prop. 2 and R-GAP). `match` is the relative error of the whole simulated
+    update, or that of the first layer's weight where it is larger. An image explains the update when `match` is at most
+    `ROUNDING` units of the update's precision. What becomes of a victim:
+
+        recovered                   its image explains the update, and the equations leave none of its numbers open
+        layer by layer: n of N      its image explains the update, but so do others: n of its N numbers are determined,
+        numbers determined          the smoothest image with these is shown
+        not determined              no image was found that does, for instance under noise or where all neurons are
+                                    dead; the nearest is shown, which may still be good to look at
+
+    `determined` says for every layer which share of the numbers that went into it the equations determine, if these
+    hold, from the last layer down to the first that leaves open what the layers above depend on.
+    """
+
+    name: str = "analytic"
+    labels: labels_.Labels = labels_.FromLastLayer()
+    """Only the check of the result and the scale of a layer without bias need them."""
+
+    def needs(self) -> ThreatModel:
+        return ThreatModel(labels=self.labels.granted)
+
+    def check(self, target: Target, batch: int) -> None:
+        """Refuse what cannot be solved, before any work."""
+        if batch != 1:
+            raise SettingError(
+                f"The analytic attack solves for one image, but an update holds {batch}, whose gradients are summed; "
+                f"use --batch 1 or {SEARCH}."
+            )
+        exact = in_double(target)
+        if find_first_layer(exact) is not None:
+            return
+        if target.step is not None:
+            raise SettingError(
+                f"The analytic attack solves one gradient layer by layer, but the client sends {target.step!r}; "
+                f"leave the step out or {SEARCH}."
+            )
+        read_straight(exact)
+
+    def blind(self) -> "Blank":
+        """Without the update there is nothing to solve."""
+        return Blank(name=f"{self.name} without the update", labels=self.labels)
+
+    def __call__(
+        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
+    ) -> Reconstruction:
+        seen = _only(observations)
+        self.check(target, seen.batch)
+        labels = self.labels.find(target, seen).to(target.mean.device)
+        layer = find_first_layer(in_double(target))
+        solver = LayerSolver(target, seen, labels) if layer is None else RatioSolver(target, layer, seen, labels)
+        victims = len(seen.ids)
+        found = [Found(blank(target), torch.inf, INTERRUPTED)] * victims
+        try:
+            for v in range(victims):
+                _tell(watch, v, victims, found)
+                found[v] = solver.solve(v)
+            _tell(watch, victims, victims, found)
+        except KeyboardInterrupt:
+            pass
+        return _reconstruction(target, labels, found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blank:
+    """What is known before any update: the image that the model's normalisation takes to 0, grey where it has none."""
+
+    name: str = "blank"
+    labels: labels_.Labels = labels_.FromLastLayer()
+
+    def needs(self) -> ThreatModel:
+        return ThreatModel(labels=self.labels.granted)
+
+    def blind(self) -> "Blank":
+        return self
+
+    def __call__(
+        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
+    ) -> Reconstruction:
+        seen = _only(observations)
+        found = [Found(blank(target), 0.0, NOT_DETERMINED)] * len(seen.ids)
+        return _reconstruction(target, self.labels.find(target, seen), found)
+
+
+def _only(observations: Sequence[Observation]) -> Observation:
+    if len(observations) != 1:
+        raise SettingError(f"The analytic attack reads one update of each victim, got {len(observations)}.")
+    return observations[0]
+
+
+def _tell(watch: Watch | None, done: int, total: int, found: list[Found]) -> None:
+    if watch is not None:
+        watch(done=done, total=total, match=found[done - 1].match if done else torch.nan, active=total - done)
+
+
+def _reconstruction(target: Target, labels: Tensor, found: list[Found]) -> Reconstruction:
+    match = torch.tensor([one.match for one in found]).to(target.mean)  # (V,)
+    none = torch.zeros(len(found), dtype=torch.long, device=match.device)
+    return Reconstruction(
+        images=torch.stack([one.image.to(target.mean) for one in found]).unsqueeze(1),
+        labels=labels,
+        match=match,
+        steps=none,
+        restart=none,
+        stopped=tuple(one.verdict for one in found),
+        curve=Curve((0,), match.unsqueeze(1)),
+        determined=tuple(one.determined for one in found),
+    )

@@ -1,0 +1,98 @@
+"""What was found of one victim, and whether it explains the observed update to rounding."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from dosimeter.types import Gradient, Target
+
+RECOVERED, NOT_DETERMINED, INTERRUPTED = "recovered", "not determined", "interrupted"
+
+ROUNDING = 1000
+"""A certificate allows so many units of rounding of the update's precision: 1.2e-4 in float32, 2.2e-13 in float64."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One victim's image (C, H, W), how far its update is from the observed one, and what that says."""
+
+    image: Tensor
+    match: float
+    verdict: str
+    determined: Mapping[str, float] = field(default_factory=dict)
+    """{layer: share of the numbers that went into it which the equations determine}"""
+
+
+class Update:
+    """One victim's observed update, and how far an image's is from it.
+
+    Args:
+        target: the model, in float64.
+        first: the name of the weight that sees the image first.
+        observed: {name: gradient} in float64.
+        labels: (1,)
+        rounding: the precision in which the update was made.
+    """
+
+    def __init__(
+        self, target: Target, first: str, observed: Gradient, labels: Tensor, *, rounding: torch.dtype
+    ) -> None:
+        self._target, self._first, self._observed = target, first, observed
+        self._labels = labels.double() if labels.is_floating_point() else labels
+        self._parameters = target.parameters
+        self.bound = ROUNDING * torch.finfo(rounding).eps
+
+    def mismatch(self, image: Tensor) -> float:
+        """The relative error of the simulated update, or of its first layer's weight if that is larger."""
+        simulated = self._simulate(image)
+        apart = {name: (simulated[name] - g).square().sum() for name, g in self._observed.items()}
+        sizes = {name: g.square().sum() for name, g in self._observed.items()}
+        whole = sum(apart.values(), torch.zeros(())) / sum(sizes.values(), torch.zeros(()))
+        error = float(torch.maximum(whole, apart[self._first] / sizes[self._first]).sqrt())
+        return error if error == error else torch.inf
+
+    def refine(self, image_of: Callable[[float], Tensor], scale: float, width: float) -> float:
+        """Gauss-Newton in one number, the scale; a step that does not come nearer is halved until it does."""
+        return refine(lambda s: self._rest(image_of(s)), scale, nudge=1e-6 * width)
+
+    def _rest(self, image: Tensor) -> Tensor:
+        """Simulated minus observed, as one vector."""
+        simulated = self._simulate(image)
+        return torch.cat([(simulated[name] - g).flatten() for name, g in self._observed.items()])
+
+    def _simulate(self, image: Tensor) -> Gradient:
+        if self._target.step is not None:
+            return self._target.step(self._target, self._parameters, image[None], self._labels)
+        simulated: Gradient = grad(self._target.objective)(self._parameters, image[None], self._labels)
+        return simulated
+
+
+def refine(rest_of: Callable[[float], Tensor], scale: float, *, nudge: float) -> float:
+    """The number near `scale` at which the vector `rest_of(scale)` is shortest, by Gauss-Newton."""
+    rest = rest_of(scale)
+    for _ in range(20):
+        slope = (rest_of(scale + nudge) - rest) / nudge
+        move = -float(slope @ rest / slope.square().sum())
+        before = float(rest.square().sum())
+        for _ in range(5):
+            trial = rest_of(scale + move)
+            after = float(trial.square().sum())
+            if after < before:
+                break
+            move /= 2
+        else:
+            break
+        scale, rest = scale + move, trial
+        if after > 0.9 * before:  # what is left is rounding or noise
+            break
+    return scale
+
+
+def blank(target: Target) -> Tensor:
+    """(C, H, W): the image that the model's normalisation takes to 0, or grey where it does not normalise."""
+    plain = not target.mean.any() and bool((target.std == 1).all())
+    level = torch.full_like(target.mean, 0.5) if plain else target.mean
+    return level.expand(target.shape)

@@ -1,0 +1,174 @@
+"""A straight network solved from its last layer to its first (R-GAP, Zhu and Blaschko 2021, arXiv:2010.07733).
+
+    last layer        dL/dz is the bias's gradient, or follows from the one scale that explains the weight's; its input
+                      by Inverting Gradients, Prop. 1
+    every other one   the activation above it is undone and dL/dz follows from the layers above; its input is the
+                      solution of the equations in `system`, of which Prop. 2 is the fully connected case
+
+This is exact as long as every number that the layers above depend on is determined. From there on numbers are
+estimates, the smallest solution in place of the true one, and no rank counts below. Where less than half is determined,
+as before an average pooling, there is nothing to go on with.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from dosimeter.attacks.analytic.certificate import NOT_DETERMINED, RECOVERED, Found, Update, blank, refine
+from dosimeter.attacks.analytic.fill import smoothest
+from dosimeter.attacks.analytic.first_layer import in_double
+from dosimeter.attacks.analytic.inputs import Above, Inputs, solve_inputs
+from dosimeter.attacks.analytic.ops import Bend, Block, returned
+from dosimeter.attacks.analytic.ratio import direction, valleys
+from dosimeter.attacks.analytic.straight import read_straight
+from dosimeter.types import Gradient, Observation, Target
+
+UNITS = 100
+"""Singular values within so many units of rounding of the largest count as 0."""
+
+HALF = 0.5
+"""The share of a layer's input that must be determined for an estimate of the rest to be of any use."""
+
+SCALES = torch.logspace(-4, 5, 300, dtype=torch.float64)
+"""Norms of the last layer's input that are tried where it has no bias, with both signs."""
+
+
+class Walk(NamedTuple):
+    """The image at the end of the way down, and on the way {layer: (rank, unknowns)} while all above was exact."""
+
+    image: Tensor  # (C, H, W)
+    ranks: dict[str, tuple[int, int]]
+
+
+class LayerSolver:
+    """The victims of one observation, one after another, in float64."""
+
+    def __init__(self, target: Target, seen: Observation, labels: Tensor) -> None:
+        self.target, self.seen, self.labels = target, seen, labels
+        self.exact = in_double(target)
+        self.blocks = read_straight(self.exact)
+
+    def solve(self, v: int) -> Found:
+        observed = {name: self.seen.gradient[name][v].double() for name in self.exact.parameters}
+        labels = self.labels[v].double() if self.labels.is_floating_point() else self.labels[v]
+        precision = self.target.mean.dtype
+        walk = walk_down(self.exact, self.blocks, observed, labels, precision)
+        update = Update(self.exact, self.blocks[0].learned.weight, observed, labels, rounding=precision)
+        pairs = [(image, update.mismatch(image)) for image in (walk.image, blank(self.exact))]
+        image, match = min(pairs, key=lambda pair: pair[1])
+        determined = {name: rank / unknowns for name, (rank, unknowns) in walk.ranks.items()}
+        return Found(image, match, self._verdict(walk, reproduced=match <= update.bound), determined)
+
+    def _verdict(self, walk: Walk, *, reproduced: bool) -> str:
+        rank, unknowns = walk.ranks.get(self.blocks[0].learned.name, (0, 0))
+        if not reproduced or not rank:
+            return NOT_DETERMINED
+        if rank == unknowns:
+            return RECOVERED
+        return f"layer by layer: {rank:,} of {unknowns:,} numbers determined"
+
+
+def walk_down(
+    target: Target, blocks: Sequence[Block], observed: Gradient, labels: Tensor, precision: torch.dtype
+) -> Walk:
+    """From the loss to the image.
+
+    Args:
+        target: the model, in float64.
+        blocks: the model read as a straight network.
+        observed: {name: gradient} of one image, in float64.
+        labels: (1,)
+        precision: in which the update was made.
+    """
+    eps = torch.finfo(precision).eps
+    above = _from_loss(target, blocks[-1], observed, labels)
+    ranks: dict[str, tuple[int, int]] = {}
+    exact = True
+    for place in reversed(range(len(blocks))):
+        block = blocks[place]
+        with torch.no_grad():
+            inputs = solve_inputs(block, above, observed[block.learned.weight], UNITS * eps)
+        if exact:
+            ranks[block.learned.name] = (inputs.rank, prod(block.shape))
+        if place == 0:
+            break
+        back = returned(block.affine, inputs.value[None], above.slopes[None])[0]  # dL/d inputs
+        exact = exact and bool((inputs.known | (back == 0)).all())
+        if not exact and inputs.rank < HALF * prod(block.shape):
+            return Walk(blank(target), ranks)
+        above = _from_activation(blocks[place - 1].bend, inputs, back, exact=exact, eps=eps)
+    return Walk(_filled(target, blocks[0], inputs, above), ranks)
+
+
+def _from_loss(target: Target, block: Block, observed: Gradient, labels: Tensor) -> Above:
+    """Of the last layer's output: its slopes, nothing else."""
+    slopes = observed[block.learned.bias] if block.learned.bias else None
+    if slopes is None or not slopes.any():
+        slopes = _scaled_slopes(target, block, observed[block.learned.weight], labels)
+    slopes = slopes[:, None, None]
+    nothing = torch.zeros_like(slopes, dtype=torch.bool)
+    return Above(slopes, torch.zeros_like(slopes), nothing, nothing, torch.ones_like(slopes))
+
+
+def _scaled_slopes(target: Target, block: Block, weight: Tensor, labels: Tensor) -> Tensor:
+    """(O,): dL/dz of a last layer without bias. Its input is s v, where v is known from the weight's rank-one gradient.
+
+    Of s the whole matrix is left: s dL/dz(s v) = dW v.
+    """
+    if not weight.any():
+        return torch.zeros_like(weight[:, 0])
+    unit = direction(weight)
+    seen = weight @ unit
+
+    def slopes(scale: Tensor | float) -> Tensor:
+        logits = block.learned((scale * unit)[None, :, None, None])[0, :, 0, 0].detach()
+        found: Tensor = grad(lambda z: target.loss(z[None], labels))(logits)
+        return found
+
+    def rest(scale: float) -> Tensor:
+        return scale * slopes(scale) - seen
+
+    scales = torch.cat([-SCALES.flip(0), SCALES]).tolist()
+    heights = torch.stack([rest(scale).square().sum() for scale in scales])
+    tried = [refine(rest, scales[i], nudge=1e-6 * abs(scales[i])) for i in valleys(heights)[:3]]
+    return slopes(min(tried, key=lambda scale: float(rest(scale).square().sum().nan_to_num(torch.inf))))
+
+
+def _from_activation(bend: Bend | None, inputs: Inputs, back: Tensor, *, exact: bool, eps: float) -> Above:
+    """What the input of the layer above, which an activation gave, says of that activation's own input."""
+    known = inputs.known if exact else torch.ones_like(inputs.known)
+    if bend is None:
+        return Above(back, inputs.value, known, torch.zeros_like(known), torch.ones_like(back))
+    zero = _zero(inputs.value[known & (back != 0)], eps)
+    undone = bend.inverse(inputs.value, zero)
+    sharpness = undone.slopes / undone.slopes.max().clamp_min(torch.finfo(back.dtype).tiny)
+    return Above(undone.slopes * back, undone.inputs, undone.trusted & known, undone.below & known & exact, sharpness)
+
+
+def _zero(values: Tensor, eps: float) -> float:
+    """Up to which value a ReLU was inactive: in the middle of the widest gap between rounding and what is not small.
+
+    Inactive neurons gave exactly 0, which the solution returns as rounding, all of about one size.
+    """
+    sizes = values.abs()
+    largest = float(sizes.max()) if len(sizes) else 0.0
+    low, high = 10 * eps * largest, 1e-2 * largest
+    if not low:
+        return 0.0
+    ends = torch.tensor([low, high], dtype=sizes.dtype, device=sizes.device)
+    steps = torch.cat([sizes[(sizes > low) & (sizes < high)], ends]).sort().values.log()
+    widest = int(steps.diff().argmax())
+    return float((steps[widest : widest + 2].mean()).exp())
+
+
+def _filled(target: Target, block: Block, inputs: Inputs, above: Above) -> Tensor:
+    """The image, the smoothest of those that the first layer's equations and inactive neurons allow."""
+    below = above.below.flatten()
+    with torch.no_grad():
+        return smoothest(
+            inputs.value, inputs.open(), blank(target), lambda images: block.affine(images).flatten(1)[:, below]
+        )

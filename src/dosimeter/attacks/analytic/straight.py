@@ -1,0 +1,228 @@
+"""A network whose layers follow one another, read off one run of it: convolutions and fully connected layers, and
+between them activations that can be undone, constants, batch norm with running statistics, average pooling, padding and
+flattening.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from dosimeter.attacks.analytic.first_layer import SEARCH, probes_of
+from dosimeter.attacks.analytic.inverses import INVERSES
+from dosimeter.attacks.analytic.ops import Affine, Bend, Block, Learned, Op, Pool, Reshape, Scale
+from dosimeter.errors import SettingError
+from dosimeter.types import Shape, Target
+
+PIXELS_UP_TO = 64 * 64
+"""Pixels of a layer's input up to which its equations are written out."""
+
+RESHAPES = {"flatten", "reshape", "view", "squeeze", "unsqueeze"}
+POOLS = {"avg_pool2d", "adaptive_avg_pool2d", "mean", "pad"}
+NOTHING = {"contiguous", "clone", "detach", "to", "double"}
+SCALES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    "add": lambda c: (torch.ones_like(c), c),
+    "sub": lambda c: (torch.ones_like(c), -c),
+    "mul": lambda c: (c, torch.zeros_like(c)),
+    "div": lambda c: (1 / c, torch.zeros_like(c)),
+    "true_divide": lambda c: (1 / c, torch.zeros_like(c)),
+}
+
+
+def read_straight(target: Target) -> tuple[Block, ...]:
+    """The blocks of a straight network in float64, or a refusal that says what else the model does."""
+    probes = probes_of(target)
+    try:
+        with torch.no_grad(), _Recorder() as recorder:
+            output = target.model(probes)
+    except (RuntimeError, ValueError, TypeError) as reason:
+        raise _refusal(f"it cannot be run ({str(reason).splitlines()[0]})") from None
+    reader, now, earlier = _Reader(target), probes, {id(probes)}
+    for func, args, kwargs, out in recorder.calls:
+        name = func.__name__.strip("_")
+        others = (*args[1:], *kwargs.values())
+        if not args or args[0] is not now or any(id(value) in earlier for value in others):
+            raise _refusal(f"{name} takes something else than the output of the layer before")
+        reader.read(name, func, args[1:], kwargs, out)
+        now = out
+        earlier.add(id(out))
+    blocks = _blocks(reader.ops, target.shape)
+    with torch.no_grad():
+        again = probes
+        for block in blocks:
+            again = block(again)
+    if output is not now or not torch.allclose(again.flatten(1), output.flatten(1), rtol=1e-9, atol=1e-9):
+        raise _refusal("it does more than its layers in a row do")
+    return blocks
+
+
+class _Recorder(TorchFunctionMode):
+    """Writes down every call of a torch function that gives a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Tensor]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):
+            self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+
+class _Reader:
+    """Turns calls into ops. Every shape has three axes here: n features are (n, 1, 1)."""
+
+    def __init__(self, target: Target) -> None:
+        self._names = {id(p): name for name, p in target.model.named_parameters() if p.requires_grad}
+        self._shape, self._flat = target.shape, False
+        self._like = target.mean
+        self.ops: list[Op] = []
+
+    def read(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> None:
+        op = self._op(name, func, args, kwargs, out)
+        sizes = tuple(out.shape[1:])
+        if len(sizes) not in (1, 3):
+            raise _refusal(f"{name} gives a tensor with {out.ndim} axes")
+        self._flat = len(sizes) == 1
+        self._shape = (sizes[0], 1, 1) if self._flat else (sizes[0], sizes[1], sizes[2])
+        if op is not None:
+            self.ops.append(op)
+
+    def _op(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> Op | None:
+        if name in NOTHING or (name == "dropout" and not _given(args, kwargs, p=0.5, training=True)[1]):
+            return None
+        if name in INVERSES:
+            settings = {key: value for key, value in kwargs.items() if key != "inplace"}
+            return Bend(lambda x: func(x, *args, **settings), INVERSES[name](*args, **settings))
+        if name in RESHAPES and out[0].numel() == self._shape[0] * self._shape[1] * self._shape[2]:
+            sizes = tuple(out.shape[1:])
+            return Reshape((sizes[0], *sizes[1:3]) if len(sizes) == 3 else (sizes[0], 1, 1))
+        if name in SCALES and len(args) == 1 and not kwargs:
+            return self._scale(*SCALES[name](torch.as_tensor(args[0]).to(self._like)))
+        if name == "batch_norm":
+            return self._batch_norm(*_given(args, kwargs, **_BATCH_NORM))
+        if name == "linear" and self._flat:
+            return self._linear(*_given(args, kwargs, weight=None, bias=None))
+        if name == "conv2d":
+            return self._conv(*_given(args, kwargs, **_CONV))
+        if name in POOLS and not self._flat and (name != "mean" or out.shape[1] == self._shape[0]):
+            return Pool(lambda x: func(x, *args, **kwargs))
+        raise _refusal(f"it calls {name}")
+
+    def _scale(self, factor: Tensor, shift: Tensor) -> Scale:
+        shape = self._shape[:1] if self._flat else self._shape
+        numbers = [torch.broadcast_to(value, (1, *shape))[0].reshape(self._shape) for value in (factor, shift)]
+        if any((value != value[:, :1, :1]).any() for value in numbers):
+            raise _refusal("it scales pixels of one channel differently")
+        if (numbers[0] == 0).any():
+            raise _refusal("it multiplies a channel by 0")
+        return Scale(numbers[0][:, :1, :1].detach(), numbers[1][:, :1, :1].detach())
+
+    def _batch_norm(
+        self, mean: Any, variance: Any, weight: Any, bias: Any, training: bool, _momentum: float, eps: float
+    ) -> Scale:
+        if mean is None or training:
+            raise _refusal("its batch norm uses the statistics of the batch")
+        factor = (variance + eps).rsqrt() * (1 if weight is None else weight)
+        shift = (0 if bias is None else bias) - mean * factor
+        shape = (-1,) if self._flat else (-1, 1, 1)
+        return self._scale(factor.reshape(shape), shift.reshape(shape))
+
+    def _linear(self, weight: Tensor, bias: Tensor | None) -> Learned:
+        def run(x: Tensor) -> Tensor:
+            return F.linear(x.flatten(1), weight, bias)[..., None, None]
+
+        only = torch.ones(1, 1, dtype=torch.long, device=weight.device)
+        return self._learned(weight, bias, weight.detach()[..., None, None], only, run)
+
+    def _conv(
+        self, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
+    ) -> Learned:
+        _, height, width = self._shape
+        if groups != 1:
+            raise _refusal(f"it has a convolution in {groups} groups")
+        if height * width > PIXELS_UP_TO:
+            raise _refusal(f"a layer of it sees {height}x{width} pixels, more than {PIXELS_UP_TO:,}")
+        k, m = weight.shape[2:]
+        one_hot = torch.eye(k * m, dtype=weight.dtype, device=weight.device).reshape(k * m, 1, k, m)
+        pixels = torch.arange(1, height * width + 1, dtype=weight.dtype, device=weight.device)
+        places = F.conv2d(pixels.reshape(1, 1, height, width), one_hot, None, stride, padding, dilation)[0]
+
+        def run(x: Tensor) -> Tensor:
+            return F.conv2d(x, weight, bias, stride, padding, dilation)
+
+        return self._learned(weight, bias, weight.detach(), places.flatten(1).round().long(), run)
+
+    def _learned(
+        self, weight: Tensor, bias: Tensor | None, kernel: Tensor, places: Tensor, run: Callable[[Tensor], Tensor]
+    ) -> Learned:
+        name = self._names.get(id(weight))
+        if name is None:
+            raise _refusal("the weight of a layer is not trained or made from others")
+        if any(isinstance(op, Learned) and op.weight == name for op in self.ops):
+            raise _refusal(f"{name!r} is used more than once")
+        return Learned(name, self._names.get(id(bias)), kernel, places, run)
+
+
+_BATCH_NORM = {
+    "running_mean": None,
+    "running_var": None,
+    "weight": None,
+    "bias": None,
+    "training": False,
+    "momentum": 0.1,
+    "eps": 1e-5,
+}
+_CONV = {"weight": None, "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any], **defaults: Any) -> list[Any]:
+    """A call's arguments after the first, by position or name, with their defaults."""
+    given = dict(zip(defaults, args, strict=False)) | kwargs
+    return [given.get(key, default) for key, default in defaults.items()]
+
+
+def _blocks(ops: list[Op], shape: Shape) -> tuple[Block, ...]:
+    """Cut after every activation; without one all that is affine goes to the next layer's input."""
+    blocks: list[Block] = []
+    places = [i for i, op in enumerate(ops) if isinstance(op, Learned)]
+    if not places:
+        raise _refusal("it has no layer to solve")
+    start = 0
+    for place, end in zip(places, [*places[1:], len(ops)], strict=True):
+        before, rest = ops[start:place], ops[place + 1 : end]
+        bends = [i for i, op in enumerate(rest) if isinstance(op, Bend)]
+        if len(bends) > 1 or any(isinstance(op, Bend) for op in before):
+            raise _refusal("it bends the output of a layer twice, or the image itself")
+        after = rest[: bends[0]] if bends else []
+        bend = rest[bends[0]] if bends else None
+        learned = ops[place]
+        assert isinstance(learned, Learned)
+        assert bend is None or isinstance(bend, Bend)
+        block = Block(shape, _affine(before), learned, _affine(after), bend)
+        blocks.append(block)
+        with torch.no_grad():
+            blank = learned.kernel.new_zeros(1, *shape)
+            sizes = block(blank).shape
+        shape = (sizes[1], sizes[2], sizes[3])
+        start = place + 1 + len(after) + (bend is not None)
+    if start < len(ops) or blocks[-1].bend is not None:
+        raise _refusal("it does not end in a fully connected layer")
+    if blocks[-1].learned.places.numel() != 1:
+        raise _refusal("it does not end in a fully connected layer")
+    return tuple(blocks)
+
+
+def _affine(ops: Sequence[Op]) -> tuple[Affine, ...]:
+    return tuple(op for op in ops if isinstance(op, Scale | Pool | Reshape))
+
+
+def _refusal(why: str) -> SettingError:
+    return SettingError(
+        "The analytic attack solves a fully connected first layer, or layers in a row one by one, but of this model "
+        f"{why}; {SEARCH}."
+    )
