@@ -33,7 +33,7 @@ UNITS = 100
 HALF = 0.5
 """The share of a layer's input that must be determined for an estimate of the rest to be of any use."""
 
-SCALES = torch.logspace(-4, 5, 300, dtype=torch.float64)
+SCALES = torch.logspace(-4, 5, 91, dtype=torch.float64)
 """Norms of the last layer's input that are tried where it has no bias, with both signs."""
 
 

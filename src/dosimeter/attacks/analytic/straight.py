@@ -102,7 +102,9 @@ class _Reader:
             sizes = tuple(out.shape[1:])
             return Reshape((sizes[0], *sizes[1:3]) if len(sizes) == 3 else (sizes[0], 1, 1))
         if name in SCALES and len(args) == 1 and not kwargs:
-            return self._scale(*SCALES[name](torch.as_tensor(args[0]).to(self._like)))
+            return self._scale(
+                *SCALES[name](torch.as_tensor(args[0], dtype=self._like.dtype, device=self._like.device))
+            )
         if name == "batch_norm":
             return self._batch_norm(*_given(args, kwargs, **_BATCH_NORM))
         if name == "linear" and self._flat:

@@ -215,4 +215,4 @@ def _left(
 
 def _repeat(matrix: Tensor, channels: int) -> Tensor:
     """The same matrix for every channel: blocks along the diagonal."""
-    return torch.kron(torch.eye(channels, dtype=matrix.dtype, device=matrix.device), matrix)
+    return torch.kron(torch.eye(channels, dtype=matrix.dtype, device=matrix.device), matrix.contiguous())
