@@ -190,7 +190,7 @@ class Reconstruction(NamedTuple):
     restart: Tensor  # (V,) which restart was kept
     stopped: tuple[str, ...]  # why each victim stopped: steps, target, patience, interrupted; or what was solved
     curve: Curve
-    determined: tuple[Mapping[str, float], ...] = ()  # {layer: share of its input that was solved} of each victim
+    determined: tuple[Mapping[str, float], ...] = ()  # {layer, or image: share of its input that was solved for}
 
 
 class Watch(Protocol):

@@ -21,6 +21,7 @@ from dosimeter.attacks.analytic.straight import read_straight
 from dosimeter.attacks.analytic.system import least_squares
 from dosimeter.auditing import audit
 from dosimeter.errors import SettingError
+from dosimeter.reports.words import shares
 from dosimeter.types import Observation, Reconstruction, Target, Victims
 from small import observe, target_of
 
@@ -89,15 +90,21 @@ class Stacked:
         slopes = torch.autograd.grad(target.loss(x, label), [*inputs, x])
         for place, layer in enumerate(target.model):
             if isinstance(layer, nn.Conv2d | nn.Linear):
-                self._note(target, place, layer, inputs[place].detach(), inputs, slopes)
+                name = str(place) if self.matrices else "image"
+                self._note(name, target, place, layer, inputs, slopes)
 
     def _note(
-        self, target: Target, place: int, layer: nn.Conv2d | nn.Linear, x: Tensor, inputs: list[Tensor], slopes: object
+        self,
+        name: str,
+        target: Target,
+        place: int,
+        layer: nn.Conv2d | nn.Linear,
+        inputs: list[Tensor],
+        slopes: tuple[Tensor, ...],
     ) -> None:
         assert isinstance(target.model, nn.Sequential)
-        assert isinstance(slopes, tuple)
         last = place == len(target.model) - 1
-        weights, bias = {"weight": layer.weight.detach()}, layer.bias
+        x, weights = inputs[place].detach(), {"weight": layer.weight.detach()}
 
         def output(weights: dict[str, Tensor], x: Tensor) -> Tensor:
             return torch.func.functional_call(layer, weights, (x,))
@@ -112,9 +119,8 @@ class Stacked:
             above = slopes[place + 2].reshape(z.shape) != 0  # its use further up is what tells its value
             forward = jacrev(lambda x: output(weights, x))(x).reshape(z.numel(), -1)
             rows.append(forward[(active & above).flatten()])
-        assert bias is None or bias.shape[0] == back.shape[1]
-        self.matrices[str(place)] = torch.cat(rows)
-        self.needed[str(place)] = slopes[place].flatten() != 0
+        self.matrices[name] = torch.cat(rows)
+        self.needed[name] = slopes[place].flatten() != 0
 
     def rank(self, layer: str) -> int:
         return int(torch.linalg.matrix_rank(self.matrices[layer]))
@@ -173,18 +179,18 @@ def test_ranks_are_those_of_the_equations_and_nothing_is_certified_falsely(
     found = solve(target, observe(target, images, classes))
     equations = Stacked(target, images[0], classes[0])
     order = list(reversed(equations.matrices))
-    shares = found.determined[0]
-    assert list(shares) == order[: len(shares)]
-    for layer, share in shares.items():
+    parts = found.determined[0]
+    assert list(parts) == order[: len(parts)]
+    for layer, share in parts.items():
         unknowns = equations.matrices[layer].shape[1]
         assert share == equations.rank(layer) / unknowns
     for above, layer in pairwise(order):  # it goes on for as long as all that is needed above is determined
         whole = bool((equations.determined(above) | ~equations.needed[above]).all())
-        if above in shares:
-            assert (layer in shares) == whole
+        if above in parts:
+            assert (layer in parts) == whole
     first, truth, guess = order[-1], images[0].flatten(), found.images[0].flatten()
     if found.stopped[0] == "recovered":
-        assert shares[first] == 1.0
+        assert parts[first] == 1.0
         assert torch.allclose(guess, truth, atol=1e-6)
     elif found.stopped[0] != "not determined":
         rank, unknowns = equations.rank(first), len(truth)
@@ -254,7 +260,7 @@ def test_inactive_neurons_bound_what_the_equations_leave_open() -> None:
         target = convolutions(seed, filters=(1,), strides=(1,), activation=nn.ReLU, shape=(2, 6, 6))
         images, classes = private(target, 1, seed)
         found = solve(target, observe(target, images, classes))
-        if found.determined[0]["1"] == 1.0:
+        if found.determined[0]["image"] == 1.0:
             continue
         assert isinstance(target.model, nn.Sequential)
         true, simulated = (target.model[:3](x) > 0 for x in (images[0], found.images[0]))
@@ -387,7 +393,7 @@ def test_dead_layers_are_not_determined() -> None:
         layer.bias -= 100
     found = solve(target, observe(target, *private(target, 1, 0)))
     assert found.stopped == ("not determined",)
-    assert found.determined[0]["1"] == 0.0
+    assert found.determined[0]["image"] == 0.0
     assert torch.allclose(found.images[0, 0], blank(target))
 
 
@@ -397,7 +403,10 @@ def test_an_audit_records_what_was_determined() -> None:
     victims = Victims(images.float(), classes, torch.arange(3)[:, None], ("a", "b", "c"))
     result = audit(target.model, victims, attack=Analytic(), dtype=torch.float64, workers=2)
     assert [record["stopped"] for record in result.records] == ["recovered"] * 3
-    assert result.records[1]["determined"] == {"4": 1.0, "1": 1.0}
+    assert result.scores["recovered"]["hits"] == 3
+    assert result.scores["determined"]["mean"] == 1.0
+    assert "Images recovered" in {share.name for share in shares(result)}
+    assert result.records[1]["determined"] == {"4": 1.0, "image": 1.0}
 
 
 @settings(max_examples=50, deadline=None)
@@ -431,7 +440,7 @@ def test_an_activation_undone_is_its_input_and_slope(name: str) -> None:
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), count=st.integers(1, 12))
 def test_the_fill_is_the_smoothest_image_within_its_bounds(seed: int, count: int) -> None:
-    """No step along the open directions that keeps the bounds makes it smoother."""
+    """No step along the open directions that keeps the bounds, with some margin, makes it smoother."""
     draws = torch.Generator().manual_seed(seed)
     image = torch.rand(1, 4, 4, generator=draws).double()
     directions = torch.linalg.qr(torch.randn(16, count, generator=draws).double()).Q.T.reshape(-1, 1, 4, 4)
@@ -448,5 +457,5 @@ def test_the_fill_is_the_smoothest_image_within_its_bounds(seed: int, count: int
     assert float(below(found[None]).max()) < 1e-3
     assert float((found - 0.5).abs().max()) < 0.5 + 1e-3
     trials = found + torch.einsum("nq,qchw->nchw", 0.05 * torch.randn(200, count, generator=draws).double(), directions)
-    allowed = (below(trials).amax(1) <= 0) & ((trials - 0.5).abs().flatten(1).amax(1) <= 0.5)
+    allowed = (below(trials).amax(1) <= -0.01) & ((trials - 0.5).abs().flatten(1).amax(1) <= 0.5)
     assert (roughness(trials[allowed]) >= roughness(found[None]) - 2e-3).all()

@@ -108,6 +108,10 @@ def _summary(evidence: _Evidence, yardstick: Yardstick) -> dict[str, Any]:
     if used is not None and not victims.labels.is_floating_point():
         right = (used == victims.labels).flatten()
         summary["labels"] = _rate(right)
+    if found.determined:
+        summary["recovered"] = _rate(torch.tensor([why == "recovered" for why in found.stopped]))
+        shares = torch.tensor([share.get("image", 0.0) for share in found.determined])
+        summary["determined"] = metrics.summarise(shares.double())
     summary["worst"] = {
         "victim": worst // victims.batch,
         "image": worst % victims.batch,

@@ -167,6 +167,10 @@ def shares(result: Result) -> list[Share]:
     if "risk" in scores:
         one = scores["risk"]
         found.append(Share("Adversarial risk", one["text"], f"further than {one['delta']:g} from the image (L2)"))
+    if "recovered" in scores:
+        share = percent(scores["determined"]["mean"])
+        note = f"the only image that explains the update; on average {share} % of an image's numbers are determined"
+        found.append(Share("Images recovered", scores["recovered"]["text"], note))
     if "labels" in scores:
         note = "granted to the attacker" if result.threat.labels else "recovered from the update"
         found.append(Share("Labels right", scores["labels"]["text"], note))

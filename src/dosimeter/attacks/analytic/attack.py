@@ -32,7 +32,7 @@ class Analytic:
                                     dead; the nearest is shown, which may still be good to look at
 
     `determined` says for every layer which share of the numbers that went into it the equations determine, if these
-    hold, from the last layer down to the first that leaves open what the layers above depend on.
+    hold, from the last layer down to one that leaves open what the layers above depend on, or to the image.
     """
 
     name: str = "analytic"

@@ -11,6 +11,8 @@ from dosimeter.types import Gradient, Target
 
 RECOVERED, NOT_DETERMINED, INTERRUPTED = "recovered", "not determined", "interrupted"
 
+IMAGE = "image"
+
 ROUNDING = 1000
 """A certificate allows so many units of rounding of the update's precision: 1.2e-4 in float32, 2.2e-13 in float64."""
 
@@ -23,7 +25,7 @@ class Found:
     match: float
     verdict: str
     determined: Mapping[str, float] = field(default_factory=dict)
-    """{layer: share of the numbers that went into it which the equations determine}"""
+    """{layer: share of the numbers that went into it which the equations determine}; into the first went the `IMAGE`"""
 
 
 class Update:

@@ -18,7 +18,15 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from dosimeter.attacks.analytic.certificate import NOT_DETERMINED, RECOVERED, Found, Update, blank, refine
+from dosimeter.attacks.analytic.certificate import (
+    IMAGE,
+    NOT_DETERMINED,
+    RECOVERED,
+    Found,
+    Update,
+    blank,
+    refine,
+)
 from dosimeter.attacks.analytic.fill import smoothest
 from dosimeter.attacks.analytic.first_layer import in_double
 from dosimeter.attacks.analytic.inputs import Above, Inputs, solve_inputs
@@ -38,7 +46,7 @@ SCALES = torch.logspace(-4, 5, 91, dtype=torch.float64)
 
 
 class Walk(NamedTuple):
-    """The image at the end of the way down, and on the way {layer: (rank, unknowns)} while all above was exact."""
+    """The image at the end of the way down, and {layer: (rank, unknowns)} of its input while all above was exact."""
 
     image: Tensor  # (C, H, W)
     ranks: dict[str, tuple[int, int]]
@@ -63,8 +71,9 @@ class LayerSolver:
         determined = {name: rank / unknowns for name, (rank, unknowns) in walk.ranks.items()}
         return Found(image, match, self._verdict(walk, reproduced=match <= update.bound), determined)
 
-    def _verdict(self, walk: Walk, *, reproduced: bool) -> str:
-        rank, unknowns = walk.ranks.get(self.blocks[0].learned.name, (0, 0))
+    @staticmethod
+    def _verdict(walk: Walk, *, reproduced: bool) -> str:
+        rank, unknowns = walk.ranks.get(IMAGE, (0, 0))
         if not reproduced or not rank:
             return NOT_DETERMINED
         if rank == unknowns:
@@ -93,7 +102,7 @@ def walk_down(
         with torch.no_grad():
             inputs = solve_inputs(block, above, observed[block.learned.weight], UNITS * eps)
         if exact:
-            ranks[block.learned.name] = (inputs.rank, prod(block.shape))
+            ranks[block.learned.name if place else IMAGE] = (inputs.rank, prod(block.shape))
         if place == 0:
             break
         back = returned(block.affine, inputs.value[None], above.slopes[None])[0]  # dL/d inputs

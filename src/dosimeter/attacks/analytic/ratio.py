@@ -16,7 +16,7 @@ in between, and clipping scales both: the ratio stays exact.
 import torch
 from torch import Tensor
 
-from dosimeter.attacks.analytic.certificate import NOT_DETERMINED, RECOVERED, Found, Update, blank
+from dosimeter.attacks.analytic.certificate import IMAGE, NOT_DETERMINED, RECOVERED, Found, Update, blank
 from dosimeter.attacks.analytic.first_layer import FirstLayer, in_double
 from dosimeter.engine import Matcher
 from dosimeter.types import Observation, Target
@@ -44,17 +44,16 @@ class RatioSolver:
         weight = observed[self.layer.weight]
         slopes = observed[self.layer.bias] if self.layer.bias else None  # dL/dz
         update = Update(self.exact, self.layer.weight, observed, self.labels[v], rounding=self.target.mean.dtype)
-        name = self.layer.weight.removesuffix(".weight")
         if not weight.any():
             image = blank(self.exact)
-            return Found(image, update.mismatch(image), NOT_DETERMINED, {name: 0.0})
+            return Found(image, update.mismatch(image), NOT_DETERMINED, {IMAGE: 0.0})
         image, match = blank(self.exact), torch.inf
         if slopes is not None and slopes.any():
             image = self.layer.image(weight.T @ slopes / slopes.square().sum())
             match = update.mismatch(image)
         if match > update.bound:
             image, match = min((image, match), self._scaled(v, direction(weight), update), key=lambda pair: pair[1])
-        return Found(image, match, RECOVERED if match <= update.bound else NOT_DETERMINED, {name: 1.0})
+        return Found(image, match, RECOVERED if match <= update.bound else NOT_DETERMINED, {IMAGE: 1.0})
 
     def _scaled(self, v: int, unit: Tensor, update: Update) -> tuple[Tensor, float]:
         """The image on the line through 0 along `unit` whose update is nearest to the observed one."""
