@@ -10,7 +10,19 @@ print(result.summary())
 from importlib.metadata import version
 
 from dosimeter import clients, defenses, metrics, models
-from dosimeter.attacks import Search, Stop, labels, likelihoods, masks, optimisers, presets, priors, schedules, starts
+from dosimeter.attacks import (
+    GuessSteps,
+    Search,
+    Stop,
+    labels,
+    likelihoods,
+    masks,
+    optimisers,
+    presets,
+    priors,
+    schedules,
+    starts,
+)
 from dosimeter.auditing import Interrupted, Result, audit, reconstruct
 from dosimeter.data import Dataset, load, partition, pick, pick_decoys
 from dosimeter.defenses import Defense
@@ -24,6 +36,7 @@ __all__ = [
     "Dataset",
     "Defense",
     "DosimeterError",
+    "GuessSteps",
     "Interrupted",
     "Result",
     "Search",

@@ -14,13 +14,20 @@ from dosimeter.errors import SettingError, unknown
 T = TypeVar("T")
 
 
-def make(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], **more: object) -> T:
-    """The part that `name:key=value,key=value` describes; `more` are settings that other options gave."""
-    name, settings = parse(kind, text, catalogue)
+def make(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], *, hint: str = "", **more: object) -> T:
+    """The part that `name:key=value,key=value` describes; `more` are settings that other options gave.
+
+    Args:
+        hint: what to say of names that are not there.
+    """
+    name, settings = parse(kind, text, catalogue, hint=hint)
     given = {key: value for key, value in more.items() if value is not None}
     for key in given:
         if key not in inspect.signature(catalogue[name]).parameters:
             raise SettingError(f"The {kind} {name!r} has no setting {key!r}; leave --{key} out.")
+    for key, parameter in inspect.signature(catalogue[name]).parameters.items():
+        if parameter.default is parameter.empty and key not in {*settings, *given}:
+            raise SettingError(f"The {kind} {name!r} needs a value of {key!r}; write {name}:{key}=...")
     return catalogue[name](**settings, **given)
 
 
@@ -87,6 +94,13 @@ def _describe(choice: Any) -> str:
         return f"{_describe(*get_args(choice))}, or several joined by +"
     words = {int: "a whole number", float: "a number", bool: "true or false", types.NoneType: "none"}
     return words.get(choice, str(choice))
+
+
+def several(option: str, text: str, kind: type[T]) -> tuple[T, ...]:
+    """Numbers joined by +, as in 1+2+5."""
+    found = _convert("the command line", option, text, Sequence[kind])  # type: ignore[valid-type]
+    assert isinstance(found, tuple)
+    return found
 
 
 def is_own(text: str) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dosimeter.errors import UpdateError
-from dosimeter.types import Gradient, Statistics
+from dosimeter.types import Curve, Gradient, Reconstruction, Statistics
 
 T = TypeVar("T")
 
@@ -61,6 +61,27 @@ def rows(tree: T, where: Tensor) -> T:
 def repeat(tensors: Gradient, times: int) -> dict[str, Tensor]:
     """Every row of every tensor so many times, copies together."""
     return {name: t.repeat_interleave(times, 0) if times > 1 else t for name, t in tensors.items()}
+
+
+def join(parts: Sequence[Reconstruction]) -> Reconstruction:
+    """Reconstructions of several groups of victims one after another; a curve that ended early keeps its last value."""
+    steps = tuple(sorted({step for part in parts for step in part.curve.steps}))
+    curves = []
+    for part in parts:
+        at = [sum(s <= step for s in part.curve.steps) - 1 for step in steps]
+        curves.append(part.curve.match[:, at])
+    labels = [part.labels for part in parts if part.labels is not None]
+    return Reconstruction(
+        images=torch.cat([part.images for part in parts]),
+        labels=torch.cat(labels) if labels else None,
+        match=torch.cat([part.match for part in parts]),
+        steps=torch.cat([part.steps for part in parts]),
+        restart=torch.cat([part.restart for part in parts]),
+        stopped=tuple(why for part in parts for why in part.stopped),
+        curve=Curve(steps, torch.cat(curves)),
+        determined=tuple(shares for part in parts for shares in part.determined),
+        trained=tuple(guess for part in parts for guess in part.trained),
+    )
 
 
 def check_update(update: Gradient, parameters: Gradient) -> None:

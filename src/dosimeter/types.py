@@ -102,7 +102,9 @@ class ThreatModel:
     defense: bool = True
     """Which defense runs, with its settings, though not its random draws."""
     local_steps: bool = True
-    """How many local steps an update holds, with batch size and learning rate."""
+    """How many local steps an update holds. Batch size and optimiser are the server's to set and always known."""
+    local_lr: bool = True
+    """The learning rate of local steps. Without it an update is the plain difference of weights."""
     secrets: bool = False
     """What a defense draws inside the model: an oracle, to tell a strong defense from a broken attack."""
 
@@ -111,6 +113,28 @@ class Step(Protocol):
     """What a client sends instead of one gradient, as a pure, differentiable function of parameters and batch."""
 
     def __call__(self, target: "Target", parameters: Gradient, images: Tensor, labels: Tensor) -> Gradient: ...
+
+
+@runtime_checkable
+class Untold(Step, Protocol):
+    """Local training as an attacker knows it who was not told all of it; None stands for what it has to guess."""
+
+    @property
+    def steps(self) -> int | None: ...
+
+    @property
+    def lr(self) -> float | None: ...
+
+    def assume(self, *, steps: int, lr: float) -> Step:
+        """The step that the client takes if the guess is right."""
+        ...
+
+
+class Trained(NamedTuple):
+    """How a client trained locally, or what an attack takes it to have done."""
+
+    steps: int
+    lr: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,6 +215,7 @@ class Reconstruction(NamedTuple):
     stopped: tuple[str, ...]  # why each victim stopped: steps, target, patience, interrupted; or what was solved
     curve: Curve
     determined: tuple[Mapping[str, float], ...] = ()  # {layer, or image: share of its input that was solved for}
+    trained: tuple[Trained, ...] = ()  # (V,) how each client trained, where the attack had to guess
 
 
 class Watch(Protocol):

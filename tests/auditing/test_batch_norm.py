@@ -1,6 +1,7 @@
 """Batch norm by running statistics, by those of the batch and by those that are sent, through the whole audit."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -214,11 +215,12 @@ def test_what_cannot_be_is_refused_in_one_line(
 
 
 def test_local_batches_of_one_value_a_channel_are_refused_in_one_line() -> None:
-    step = dm.clients.LocalTraining(steps=2, lr=0.1, batches=2)
+    step = dm.clients.LocalTraining(steps=2, lr=0.1, batch_size=1)
     with pytest.raises(ModelError, match="step cannot be taken: Expected more than 1 value per channel") as refused:
         dm.audit(vectors_model(), some_victims(1, 2), attack=FEW, step=step, batch_norm="batch")
     assert "\n" not in str(refused.value)
-    assert dm.audit(vectors_model(), some_victims(1, 4), attack=FEW, step=step, batch_norm="batch").records
+    pairs = replace(step, batch_size=2)
+    assert dm.audit(vectors_model(), some_victims(1, 4), attack=FEW, step=pairs, batch_norm="batch").records
 
 
 def test_models_without_batch_norm_are_as_they_were() -> None:

@@ -197,8 +197,8 @@ def by_hand(target: Target, images: Tensor, labels: Tensor) -> dict[str, Tensor]
 
     if isinstance(target.step, clients.LocalTraining):
         now, lr = theta, target.step.lr
-        for step in range(target.step.steps):
-            rows = slice(2 * step, 2 * step + 2) if target.step.batches == 2 else slice(None)
+        for step in range(target.step.count(len(images))):
+            rows = slice(2 * step, 2 * step + 2) if target.step.batch_size == 2 else slice(None)
             now = {name: now[name] - lr * g for name, g in slopes(now, images[rows], labels[rows]).items()}
         return {name: (theta[name] - now[name]) / lr for name in theta}
     assert isinstance(target.step, clients.ClippedGradient)
@@ -214,7 +214,7 @@ def by_hand(target: Target, images: Tensor, labels: Tensor) -> dict[str, Tensor]
 STEPS = {
     "one step": clients.LocalTraining(steps=1, lr=0.1),
     "two steps": clients.LocalTraining(steps=2, lr=0.1),
-    "two batches": clients.LocalTraining(steps=2, lr=0.1, batches=2),
+    "two batches": clients.LocalTraining(steps=2, lr=0.1, batch_size=2),
     "clipped": clients.ClippedGradient(bound=0.5),
     "some clipped": clients.ClippedGradient(bound=1.3),
 }

@@ -11,7 +11,8 @@ An attack is a `Search` put together from parts, one file each:
     treatments   what is supposed of numbers that clients draw inside the model
     spaces       where images are looked for          sampling     points around a candidate
 
-`Analytic` solves instead, where the first layer is fully connected. `presets` holds the papers' attacks with their
+`Analytic` solves instead, where the first layer is fully connected. `GuessSteps` is a search by an attacker who was not
+told how clients train locally. `presets` holds the papers' attacks with their
 printed settings. Nothing here can see the truth or a score.
 """
 
@@ -29,10 +30,12 @@ from dosimeter.attacks import (
     treatments,
 )
 from dosimeter.attacks.analytic import Analytic
+from dosimeter.attacks.guess import GuessSteps
 from dosimeter.attacks.search import Search, Stop
 
 __all__ = [
     "Analytic",
+    "GuessSteps",
     "Search",
     "Stop",
     "labels",

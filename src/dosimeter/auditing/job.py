@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from dosimeter import clients, engine, rng, trees
 from dosimeter.auditing.setting import Setting
-from dosimeter.auditing.target import as_attacked, make_target
+from dosimeter.auditing.target import as_attacked, make_target, without_secrets
 from dosimeter.defenses import Moment, NoDefense
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import Advance
 from dosimeter.types import (
-    Curve,
     Gradient,
     Observation,
     Reconstruction,
@@ -23,6 +22,8 @@ from dosimeter.types import (
     Selective,
     Statistics,
     Target,
+    ThreatModel,
+    Trained,
     Victims,
     Watch,
 )
@@ -52,15 +53,24 @@ class Job:
                 "audit it on one gradient."
             )
         if isinstance(setting.attack, Selective):
-            setting.attack.check(self.target, victims.batch)
+            setting.attack.check(without_secrets(self.target, self.threat, victims.batch), victims.batch)
         self.plan = engine.plan(
             self.target,
             victims=len(victims.ids),
             batch=victims.batch,
             restarts=getattr(setting.attack, "candidates", 1),
+            passes=max(getattr(setting.attack, "passes", 1), self.trained.steps if self.trained else 1),
             budget=setting.budget,
             workers=1 if setting.compiled else setting.workers,
         )
+
+    @property
+    def trained(self) -> Trained | None:
+        """How clients train locally, where they do."""
+        step = self.target.step
+        if not isinstance(step, clients.LocalTraining):
+            return None
+        return Trained(step.count(self.victims.batch), step.lr)
 
     def settings(self) -> dict[str, Any]:
         """What was set, as plain values."""
@@ -94,10 +104,13 @@ class Job:
                     statistics.append(clients.statistics(target, images))
                 drawn = clients.draw_secrets(target, len(images), rng.stream(self.setting.seed, "secrets", name))
                 secrets.append(drawn)
-                sent: Gradient = clients.gradient(replace(target, drawn=drawn), images, _like(labels, target))
+                order = rng.stream(self.setting.seed, "order", name)
+                sent: Gradient = clients.gradient(replace(target, drawn=drawn), images, _like(labels, target), order)
                 noise = rng.stream(self.setting.seed, "defense", name)
                 sent = self.setting.defense.on_gradient(sent, Moment(batch=len(images)), noise)
                 trees.check_update(sent, target.parameters)
+                if self.trained and not self.threat.local_lr:
+                    sent = {key: self.trained.lr * g for key, g in sent.items()}  # the plain difference of weights
                 yield sent
 
         gradient = trees.stack(updates(), len(victims.ids))
@@ -110,7 +123,8 @@ class Job:
         """Which tensor is compared in which way and why, found out on the first victim."""
         seen = self.observe(self.target, self.victims.take(slice(1)))
         exact = getattr(getattr(self.setting.attack, "likelihood", None), "exact", False)
-        target = as_attacked(self.target, self.threat.statistics)
+        # What is compared in which way does not depend on what the attacker was told of local training.
+        target = as_attacked(self.target, ThreatModel(statistics=self.threat.statistics), self.victims.batch)
         matcher = engine.Matcher(target, seen.gradient, statistics=seen.statistics, exact=exact)
         grey = torch.full_like(self.victims.images[:1], 0.5).to(self.target.mean)
         first = torch.zeros(1, dtype=torch.long, device=grey.device)
@@ -122,7 +136,7 @@ class Job:
         """The attack on the victims of one tile, on one thread, for as long as `watch` allows."""
         with engine.threads.one_thread_each():
             seen = self.observe(self.target, self.victims.take(slice(self.plan.victims)))
-            target = as_attacked(self.target, self.threat.statistics)
+            target = as_attacked(self.target, self.threat, self.victims.batch)
             self.setting.attack(target, [seen], seed=self.setting.seed, watch=watch)
 
     def run(self, advance: Advance) -> tuple[Reconstruction, Reconstruction]:
@@ -135,7 +149,7 @@ class Job:
             # A model of its own: while torch.func runs a model, its parameters are exchanged for all threads.
             target = replace(self.target, model=engine.clone_modules(self.target.model))
             seen = self.observe(target, self.victims.take(slice(first, first + size)))
-            target = as_attacked(target, self.threat.statistics)
+            target = as_attacked(target, self.threat, self.victims.batch)
             found = attack(target, [seen], seed=seed, watch=watches.of(first // size))
             if "interrupted" in found.stopped:
                 stop.set()
@@ -175,20 +189,13 @@ def _like(labels: Tensor, target: Target) -> Tensor:
 
 
 def _join(parts: list[Reconstruction]) -> Reconstruction:
-    """Chunks one after another, on the CPU; a curve that ended early keeps its last value."""
-    steps = tuple(sorted({step for part in parts for step in part.curve.steps}))
-    curves = []
-    for part in parts:
-        at = torch.tensor([sum(s <= step for s in part.curve.steps) - 1 for step in steps])
-        curves.append(part.curve.match.cpu()[:, at])
-    labels = [part.labels for part in parts if part.labels is not None]
-    return Reconstruction(
-        images=torch.cat([part.images for part in parts]).cpu().float(),
-        labels=torch.cat(labels).cpu() if labels else None,
-        match=torch.cat([part.match for part in parts]).cpu(),
-        steps=torch.cat([part.steps for part in parts]).cpu(),
-        restart=torch.cat([part.restart for part in parts]).cpu(),
-        stopped=tuple(why for part in parts for why in part.stopped),
-        curve=Curve(steps, torch.cat(curves)),
-        determined=tuple(shares for part in parts for shares in part.determined),
+    """Chunks one after another, on the CPU."""
+    whole = trees.join(parts)
+    return whole._replace(
+        images=whole.images.cpu().float(),
+        labels=None if whole.labels is None else whole.labels.cpu(),
+        match=whole.match.cpu(),
+        steps=whole.steps.cpu(),
+        restart=whole.restart.cpu(),
+        curve=whole.curve._replace(match=whole.curve.match.cpu()),
     )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dosimeter import metrics
-from dosimeter.types import Reconstruction, Record, Shape, Victims
+from dosimeter.types import Reconstruction, Record, Shape, Trained, Victims
 
 
 class Yardstick(NamedTuple):
@@ -36,10 +36,22 @@ class _Evidence(NamedTuple):
     read: Tensor
     named: Tensor | None  # whether it was told from the decoys
     used: Tensor | None  # (V, B) labels of the attack, in the victims' order
+    trained: Trained | None  # how clients trained locally
 
 
-def judge(victims: Victims, found: Reconstruction, blind: Reconstruction, yardstick: Yardstick) -> Verdict:
-    """Match every update's images to its victims, score them and count successes."""
+def judge(
+    victims: Victims,
+    found: Reconstruction,
+    blind: Reconstruction,
+    yardstick: Yardstick,
+    *,
+    trained: Trained | None = None,
+) -> Verdict:
+    """Match every update's images to its victims, score them and count successes.
+
+    Args:
+        trained: how clients trained locally, to judge an attack that had to guess it.
+    """
     order = metrics.match_batches(found.images, victims.images)  # (V, B)
     raw = _arrange(found.images, order)
     floor_raw = _arrange(blind.images, metrics.match_batches(blind.images, victims.images))
@@ -53,7 +65,7 @@ def judge(victims: Victims, found: Reconstruction, blind: Reconstruction, yardst
     if yardstick.decoys is not None and len(yardstick.decoys):
         named = metrics.identification(images.flatten(0, 1), truth, yardstick.decoys.to(truth))
     used = None if found.labels is None else found.labels.cpu().gather(1, order) if found.labels.ndim == 2 else None
-    evidence = _Evidence(victims, found, scores, floor, read, named, used)
+    evidence = _Evidence(victims, found, scores, floor, read, named, used, trained)
     records = [_record(evidence, i) for i in range(len(read))]
     return Verdict(records, _summary(evidence, yardstick), images, baseline)
 
@@ -65,7 +77,7 @@ def _arrange(images: Tensor, order: Tensor) -> Tensor:
 
 def _record(evidence: _Evidence, i: int) -> Record:
     """All that is to be said of the i-th image."""
-    victims, found, scores, floor, read, named, used = evidence
+    victims, found, scores, floor, read, named, used, _ = evidence
     v, b = divmod(i, victims.batch)
     record: Record = {
         "victim": v,
@@ -83,6 +95,8 @@ def _record(evidence: _Evidence, i: int) -> Record:
     record["baseline"] = {key: float(floor[key][i]) for key in ("mse", "psnr", "ssim", "lpips") if key in floor}
     if found.determined:
         record["determined"] = dict(found.determined[v])
+    if found.trained:
+        record |= {"guessed_steps": found.trained[v].steps, "guessed_lr": found.trained[v].lr}
     return record | {
         "match": float(found.match[v]) if found.match[v].isfinite() else None,  # None: it diverged
         "steps": int(found.steps[v]),
@@ -93,7 +107,7 @@ def _record(evidence: _Evidence, i: int) -> Record:
 
 def _summary(evidence: _Evidence, yardstick: Yardstick) -> dict[str, Any]:
     """Means and spreads, rates with intervals, the baseline and the most exposed victim."""
-    victims, found, scores, floor, read, named, used = evidence
+    victims, found, scores, floor, read, named, used, trained = evidence
     worst = int(scores["ssim"].argmax())
     summary: dict[str, Any] = {
         "images": len(read),
@@ -112,6 +126,8 @@ def _summary(evidence: _Evidence, yardstick: Yardstick) -> dict[str, Any]:
         summary["recovered"] = _rate(torch.tensor([why == "recovered" for why in found.stopped]))
         shares = torch.tensor([share.get("image", 0.0) for share in found.determined])
         summary["determined"] = metrics.summarise(shares.double())
+    if found.trained:
+        summary["trained"] = _rate(torch.tensor([guess == trained for guess in found.trained]))
     summary["worst"] = {
         "victim": worst // victims.batch,
         "image": worst % victims.batch,

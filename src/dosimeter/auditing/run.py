@@ -21,6 +21,7 @@ from dosimeter.types import (
     Loss,
     Observation,
     Reconstruction,
+    Selective,
     Shape,
     Statistics,
     Step,
@@ -119,7 +120,7 @@ def perform(
         found, blind = job.run(advance)
     seconds = time.perf_counter() - began
     reached = victims.take(slice(len(found.stopped)))
-    verdict = judge(reached, found, blind, yardstick)
+    verdict = judge(reached, found, blind, yardstick, trained=job.trained)
     lpips = yardstick.lpips.name if yardstick.lpips else None
     result = Result(
         settings=(names or {"model": type(model).__name__, "data": "the caller's"})
@@ -172,6 +173,7 @@ def reconstruct(
     batch: int = 1,
     labels: Tensor | None = None,
     loss: Loss | None = None,
+    step: Step | None = None,
     batch_norm: BatchNorm = "running",
     statistics: Statistics | None = None,
     seed: int = 0,
@@ -188,6 +190,9 @@ def reconstruct(
         batch: how many images are behind the update.
         labels: (batch,) where they are known.
         loss: (output, labels) -> scalar; cross-entropy by default.
+        step: how the client made it, such as `clients.LocalTraining`, whose update is the difference of weights before
+            and after, divided by the learning rate; or `clients.UntoldTraining`, with an attack that guesses the rest
+            (where that is the learning rate, the update is the plain difference). One gradient by default.
         batch_norm: how the client ran batch norm, as in `audit`.
         statistics: {layer: (mean, variance)} of the client's batch, where they were "sent"; the variance without
             correction, which is what batch norm divides by.
@@ -195,8 +200,10 @@ def reconstruct(
         device: where the attack runs.
         dtype: float32 or float64.
     """
-    setting = Setting(attack=attack, loss=loss, batch_norm=batch_norm, device=device, dtype=dtype)
-    target = as_attacked(make_target(model, shape, setting, batch=batch, labels=labels), batch_norm)
+    setting = Setting(attack=attack, loss=loss, step=step, batch_norm=batch_norm, device=device, dtype=dtype)
+    target = as_attacked(make_target(model, shape, setting, batch=batch, labels=labels), setting.granted(), batch)
+    if isinstance(attack, Selective):
+        attack.check(target, batch)
     trees.check_update(update, target.parameters)
     seen = trees.stack([{name: update[name].to(target.mean) for name in target.parameters}])
     known = None if labels is None else labels.to(device)[None]

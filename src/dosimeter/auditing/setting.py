@@ -5,7 +5,7 @@ from typing import get_args
 
 import torch
 
-from dosimeter import engine
+from dosimeter import clients, engine
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Attack, BatchNorm, Loss, Step, ThreatModel, Way
@@ -43,6 +43,7 @@ class Setting:
                 f"The attack {self.attack.name!r} needs what clients draw inside the model, which the threat model "
                 "does not reveal; reveal it as a control (ThreatModel(secrets=True)) or let the attack suppose its own."
             )
+        self._check_training(needed, granted)
         granted = self._with_statistics(granted)
         if needed.statistics == "sent" and granted.statistics != "sent":
             raise SettingError(
@@ -55,6 +56,21 @@ class Setting:
                 "its own; use one gradient or batch_norm='batch'."
             )
         return granted
+
+    def _check_training(self, needed: ThreatModel, granted: ThreatModel) -> None:
+        """What the attack needs to know of local training is granted, and what is withheld can be."""
+        if self.step is None or (granted.local_steps and granted.local_lr):
+            return
+        if (needed.local_steps and not granted.local_steps) or (needed.local_lr and not granted.local_lr):
+            raise SettingError(
+                f"The attack {self.attack.name!r} needs the local steps and learning rate, of which the threat model "
+                "withholds some; grant them or let the attack guess (GuessSteps, --guess-local-steps)."
+            )
+        if not isinstance(self.step, clients.LocalTraining | clients.UntoldTraining):
+            raise SettingError(
+                f"The threat model withholds how clients train locally, but {self.step!r} is no LocalTraining; "
+                "use that or grant it."
+            )
 
     def _with_statistics(self, granted: ThreatModel) -> ThreatModel:
         """The threat model with the batch norm that was asked for, unless it says something else itself."""

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from dosimeter import clients, models
 from dosimeter.auditing.setting import Setting
 from dosimeter.errors import ModelError, SettingError, UpdateError
-from dosimeter.types import BatchNorm, Shape, Statistics, Target, as_device
+from dosimeter.types import BatchNorm, Shape, Statistics, Target, ThreatModel, as_device
 
 
 def make_target(
@@ -66,13 +66,25 @@ def make_target(
     return target
 
 
-def as_attacked(target: Target, mode: BatchNorm) -> Target:
-    """The target as the attacker simulates it: where statistics are sent, its batch norms wait for them."""
-    if mode != "sent":
+def as_attacked(target: Target, threat: ThreatModel, batch: int) -> Target:
+    """The target as the attacker simulates it, which holds nothing of local training that the threat model withholds.
+
+    Where statistics are sent, its batch norms wait for them.
+    """
+    target = without_secrets(target, threat, batch)
+    if threat.statistics != "sent":
         return target
     model = copy.deepcopy(target.model)
     models.use_given_statistics(model)
     return replace(target, model=model)
+
+
+def without_secrets(target: Target, threat: ThreatModel, batch: int) -> Target:
+    """The target whose step lacks what the threat model withholds of clients that train on so many images."""
+    step = target.step
+    if not isinstance(step, clients.LocalTraining) or (threat.local_steps and threat.local_lr):
+        return target
+    return replace(target, step=step.untold(batch, steps=threat.local_steps, lr=threat.local_lr))
 
 
 def given_statistics(target: Target, mode: BatchNorm, given: Statistics | None) -> Statistics | None:

@@ -11,12 +11,14 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import data, defenses, metrics, spec, store
-from dosimeter.attacks import Search, presets
+from dosimeter import clients, data, defenses, metrics, spec, store
+from dosimeter.attacks import GuessSteps, Search, presets
 from dosimeter.auditing import Interrupted, Result, Setting, Yardstick, estimate, perform
 from dosimeter.cli.console import err, out, refusals
+from dosimeter.errors import SettingError
 from dosimeter.reports import PAGE, print_result, write_page
 from dosimeter.task import Task, load_task
+from dosimeter.types import Attack
 
 
 class Precision(StrEnum):
@@ -40,6 +42,15 @@ def audit_command(
     data_: Annotated[str, typer.Option("--data", help="A data set's name, or an .npz file.")] = "mnist-5k",
     attack: Annotated[str, typer.Option(help="An attack, with settings: ig:tv=0.01,restarts=2.")] = "ig",
     defense: Annotated[str, typer.Option(help="A defense, with settings: noise:sigma=0.01.")] = "none",
+    step: Annotated[
+        str, typer.Option(help="What clients send: gradient, local:steps=5,lr=1e-4 (FedAvg), clipped:bound=1.")
+    ] = "gradient",
+    guess_local_steps: Annotated[
+        str | None, typer.Option(help="Do not tell the attacker the local steps; it tries these: 1+2+5+10.")
+    ] = None,
+    guess_local_lr: Annotated[
+        str | None, typer.Option(help="Do not tell it the local learning rate; it tries these: 1e-4+1e-3.")
+    ] = None,
     victims: Annotated[int, typer.Option(help="How many updates to attack.")] = 8,
     batch: Annotated[int, typer.Option(help="Images in every update.")] = 1,
     steps: Annotated[int | None, typer.Option(help="Steps of the attack; its own default otherwise.")] = None,
@@ -71,10 +82,11 @@ def audit_command(
 ) -> None:
     """Attack a model's updates and report what could be read out of them."""
     with refusals():
-        chosen = spec.make("attack", attack, presets.BY_NAME, steps=steps)
+        chosen = _guessing(spec.make("attack", attack, presets.BY_NAME, steps=steps), guess_local_steps, guess_local_lr)
         setting = Setting(
             attack=chosen,
             defense=spec.make("defense", defense, defenses.BY_NAME),
+            step=spec.make("step", step, clients.BY_NAME, hint="The attack's own steps are set by --steps."),
             loss=None if loss is None else spec.own("loss", loss),
             batch_norm=batch_norm.value,
             seed=seed,
@@ -87,7 +99,7 @@ def audit_command(
             model, data_, victims, seed=seed, batch=batch, split=split, size=size, channels=channels, weights=weights
         )
         if dry_run:
-            out.print(_plan(task, setting, steps=chosen.stop.steps if isinstance(chosen, Search) else None))
+            out.print(_plan(task, setting))
             return
         others = data.pick_decoys(task.dataset, task.victims, decoys, seed=seed, split=split)
         yardstick = Yardstick(threshold, others, _lpips(lpips), delta)
@@ -107,6 +119,19 @@ def audit_command(
             out.print(_tensors(result))
     if result.status == "interrupted":
         raise typer.Exit(130)
+
+
+def _guessing(attack: Attack, steps: str | None, rates: str | None) -> Attack:
+    """The attack, or the same by somebody who has to guess how clients train locally."""
+    if steps is None and rates is None:
+        return attack
+    if not isinstance(attack, Search):
+        raise SettingError(f"Guesses are tried by a search, and {attack.name!r} is none; use --attack ig.")
+    return GuessSteps(
+        attack=attack,
+        guesses=() if steps is None else spec.several("--guess-local-steps", steps, int),
+        rates=() if rates is None else spec.several("--guess-local-lr", rates, float),
+    )
 
 
 def _run(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, explain: bool) -> Result | None:
@@ -135,8 +160,9 @@ def _lpips(path: Path | None) -> metrics.Lpips | None:
     return None if found is None else metrics.Lpips.load(found)
 
 
-def _plan(task: Task, setting: Setting, *, steps: int | None) -> Table:
+def _plan(task: Task, setting: Setting) -> Table:
     """What would run, with an estimate from a few steps actually taken."""
+    steps = _most_steps(setting.attack)
     guess = estimate(task.model, task.victims, setting, steps=steps)
     basis = "from the first 3 victims" if steps is None else f"{steps} steps, from the first 3 of one tile"
     table = Table("what", "value", title="Dry run: nothing was attacked, nothing was written")
@@ -146,6 +172,7 @@ def _plan(task: Task, setting: Setting, *, steps: int | None) -> Table:
         "victims": f"{len(task.victims.ids)} updates of {task.victims.batch} image(s)",
         "attack": repr(setting.attack),
         "defense": repr(setting.defense),
+        "step": "gradient" if setting.step is None else repr(setting.step),
         "tiles": f"{guess['tiles']:.0f} of {guess['tile']:.0f} victims",
         "time": f"at most {_duration(guess['seconds'])} ({basis})",
         "memory": f"about {guess['bytes'] / 2**20:,.0f} MiB",
@@ -153,6 +180,13 @@ def _plan(task: Task, setting: Setting, *, steps: int | None) -> Table:
     for what, value in rows.items():
         table.add_row(what, escape(value))
     return table
+
+
+def _most_steps(attack: Attack) -> int | None:
+    """How many steps an attack takes at most; None for one that solves."""
+    if isinstance(attack, GuessSteps):
+        return attack.steps
+    return attack.stop.steps if isinstance(attack, Search) else None
 
 
 def _duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import data, defenses, models
+from dosimeter import clients, data, defenses, models
 from dosimeter.attacks import presets
 from dosimeter.cli.console import out, refusals
 
@@ -18,10 +18,11 @@ class Kind(StrEnum):
     data = "data"
     attacks = "attacks"
     defenses = "defenses"
+    steps = "steps"
 
 
 def list_command(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
-    """Show the models, data sets, attacks or defenses that go by name."""
+    """Show the models, data sets, attacks, defenses or clients' steps that go by name."""
     with refusals():
         out.print(_TABLES[kind]())
 
@@ -87,6 +88,13 @@ def _defenses() -> Table:
     return table
 
 
+def _steps() -> Table:
+    table = Table("name", "settings", "what clients send")
+    for name, maker in clients.BY_NAME.items():
+        table.add_row(name, _settings(maker), _first_line(maker))
+    return table
+
+
 def _settings(maker: Any) -> str:
     return _words({p.name: p.default for p in inspect.signature(maker).parameters.values()})
 
@@ -97,6 +105,8 @@ def _words(settings: dict[str, object]) -> str:
 
 
 def _word(value: object) -> str:
+    if value is inspect.Parameter.empty:
+        return "..."
     return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -104,4 +114,4 @@ def _first_line(maker: Any) -> str:
     return escape((maker.__doc__ or "").strip().splitlines()[0])
 
 
-_TABLES = {Kind.models: _models, Kind.data: _data, Kind.attacks: _attacks, Kind.defenses: _defenses}
+_TABLES = {Kind.models: _models, Kind.data: _data, Kind.attacks: _attacks, Kind.defenses: _defenses, Kind.steps: _steps}

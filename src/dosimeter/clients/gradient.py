@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from dosimeter.errors import ModelError
+from dosimeter.clients.local import LocalTraining
+from dosimeter.errors import ModelError, SettingError
 from dosimeter.types import Target
 
 
@@ -16,19 +17,29 @@ def draw_secrets(target: Target, batch: int, rng: torch.Generator) -> dict[str, 
     }
 
 
-def gradient(target: Target, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+def gradient(target: Target, images: Tensor, labels: Tensor, rng: torch.Generator | None = None) -> dict[str, Tensor]:
     """g = d loss(theta; x, y) / d theta, the mean over the B images of one batch, or the target's own step.
 
     Args:
         target: model and loss; the model runs in the mode it is in, which an audit sets to evaluation.
         images: (B, C, H, W) in [0, 1].
         labels: (B,) classes or (B, ...) targets.
+        rng: what a client draws from that shuffles its images.
     """
+    step = target.step
+    if isinstance(step, LocalTraining) and step.shuffle:
+        if rng is None:
+            raise SettingError("A client that shuffles its images draws their order; give a generator (rng).")
+        step = step.shuffled(len(images), rng)
     try:
-        if target.step is not None:
-            update = target.step(target, target.parameters, images, labels)
+        if step is not None:
+            update = step(target, target.parameters, images, labels)
         else:
             update = grad(target.objective)(target.parameters, images, labels)
     except ValueError as reason:  # such as the statistics of a local batch with one value a channel
         raise ModelError(f"The client's step cannot be taken: {str(reason).splitlines()[0]}.") from reason
     return {name: g.detach() for name, g in update.items()}
+
+
+def one_gradient() -> None:
+    """One gradient of the loss on all images of the update (FedSGD)."""

@@ -4,45 +4,125 @@ Both are pure and differentiable in the batch, so that an attack can simulate th
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from dosimeter.clients import optimisers
 from dosimeter.errors import SettingError
-from dosimeter.types import Gradient, Target
+from dosimeter.types import Gradient, Step, Target
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """Several steps of SGD on the client, (theta_0 - theta_T) / lr (Inverting Gradients, Eq. 8).
+    """Several steps on the client, which sends (theta_0 - theta_T) / lr (Inverting Gradients, Sec. 6.1 and Eq. 8).
 
-    With one step this is the gradient. The batch is cut into `batches` parts, which the steps go through in turn.
+    One step of plain SGD on all images is the gradient. The images are cut into batches as a data loader does, the
+    last of which may be smaller; the loss of each is the mean over its own images.
+
+    A call goes through the images as they come in every epoch. A client that shuffles draws an order for every epoch
+    (`shuffled`); it keeps the order to itself, so an attacker that simulates this client by a call assumes that the
+    images come as they are, and is wrong about it by as much as the order matters: little while the learning rate is
+    small and every epoch sees all images.
     """
 
-    steps: int
+    steps: int | None = None
+    """How many in all; they begin with the first batch again after the last. Either these or epochs."""
+    epochs: int | None = None
+    """How often all images are seen."""
     lr: float
-    batches: int = 1
+    batch_size: int | None = None
+    """Images of a local batch; all by default."""
+    shuffle: bool = False
+    """Whether the client draws a new order of its images for every epoch."""
+    optimiser: optimisers.Optimiser[Any] = optimisers.SGD()
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batches < 1 or not (self.lr > 0 and math.isfinite(self.lr)):
-            raise SettingError(
-                f"Local training needs at least 1 step, 1 batch and a learning rate above 0, got {self}."
-            )
+        if (self.steps is None) == (self.epochs is None):
+            raise SettingError(f"Local training needs steps or epochs, one of them; got {self}.")
+        _check_count("step", self.steps)
+        _check_count("epoch", self.epochs)
+        _check_count("image a batch", self.batch_size)
+        _check_rate(self.lr)
+
+    def count(self, images: int) -> int:
+        """Local steps on so many images."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return self.epochs * self._batches(images)
+
+    def shuffled(self, images: int, rng: torch.Generator) -> Step:
+        """The training of one client that has drawn its orders, one for every epoch that it begins."""
+        epochs = -(-self.count(images) // self._batches(images))
+        return partial(self._train, [torch.randperm(images, generator=rng) for _ in range(epochs)])
+
+    def untold(self, images: int, *, steps: bool, lr: bool) -> "UntoldTraining":
+        """What is left for an attacker who is told the number of steps, or the learning rate, or neither."""
+        return UntoldTraining(
+            steps=self.count(images) if steps else None,
+            lr=self.lr if lr else None,
+            batch_size=self.batch_size,
+            shuffle=self.shuffle,
+            optimiser=self.optimiser,
+        )
 
     def __call__(self, target: Target, parameters: Gradient, images: Tensor, labels: Tensor) -> Gradient:
-        if len(images) % self.batches:
-            raise SettingError(f"{len(images)} images cannot be cut into {self.batches} local batches of equal size.")
-        parts = list(zip(images.chunk(self.batches), labels.chunk(self.batches), strict=True))
-        # The sum of the slopes rather than the difference of the weights, which would lose digits at small rates.
+        return self._train((), target, parameters, images, labels)
+
+    def _batches(self, images: int) -> int:
+        """Local batches of an epoch."""
+        return -(-images // (self.batch_size or images))
+
+    def _train(
+        self, orders: Sequence[Tensor], target: Target, parameters: Gradient, images: Tensor, labels: Tensor
+    ) -> Gradient:
+        size, batches = self.batch_size or len(images), self._batches(len(images))
+        x, y, state = images, labels, self.optimiser.init(parameters)
+        # The sum of the moves rather than the difference of the weights, which would lose digits at small rates.
         total = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        for step in range(self.steps):
+        for step in range(self.count(len(images))):
+            epoch, place = divmod(step, batches)
+            if orders and place == 0:
+                x, y = (t[orders[epoch].to(t.device)] for t in (images, labels))
+            part = slice(place * size, (place + 1) * size)
             now = {name: value - self.lr * total[name] for name, value in parameters.items()}
-            slope = grad(target.objective)(now, *parts[step % self.batches])
-            total = {name: value + slope[name] for name, value in total.items()}
+            slope = grad(target.objective)(now, x[part], y[part])
+            move, state = self.optimiser.move(slope, now, state)
+            total = {name: value + move[name] for name, value in total.items()}
         return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class UntoldTraining:
+    """Local training as an attacker knows it who was not told all of it; None stands for what it was not told."""
+
+    steps: int | None
+    lr: float | None
+    batch_size: int | None = None
+    shuffle: bool = False
+    optimiser: optimisers.Optimiser[Any] = optimisers.SGD()
+
+    def assume(self, *, steps: int, lr: float) -> LocalTraining:
+        """The training with so many steps at this rate, which must be the ones that were told, if any were."""
+        for what, told, assumed in (("steps", self.steps, steps), ("learning rate", self.lr, lr)):
+            if told not in (None, assumed):
+                raise SettingError(f"The attacker was told {told} as the local {what} and cannot assume {assumed}.")
+        return LocalTraining(
+            steps=steps, lr=lr, batch_size=self.batch_size, shuffle=self.shuffle, optimiser=self.optimiser
+        )
+
+    def __call__(self, target: Target, parameters: Gradient, images: Tensor, labels: Tensor) -> Gradient:
+        raise SettingError(
+            "The attacker was not told how the clients train locally, so it cannot simulate them; "
+            "let it guess (GuessSteps, --guess-local-steps)."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,3 +147,66 @@ class ClippedGradient:
         )  # (B,)
         scale = (self.bound / norms).clamp_max(1.0)
         return {name: torch.einsum("b,b...->...", scale, g) / len(images) for name, g in each.items()}
+
+
+def local(
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    lr: float = 1e-4,
+    batch_size: int | None = None,
+    shuffle: bool = False,
+    optimiser: Literal["sgd", "momentum", "adam"] = "sgd",
+    momentum: float | None = None,
+    nesterov: bool | None = None,
+    beta1: float | None = None,
+    beta2: float | None = None,
+    eps: float | None = None,
+    weight_decay: float = 0.0,
+) -> LocalTraining:
+    """Local training (FedAvg): the change of weights after several steps, divided by the learning rate.
+
+    Without further words it is that of Inverting Gradients, Fig. 9: 5 steps at a rate of 1e-4.
+
+    Args:
+        steps: how many in all; either these or epochs.
+        epochs: how often all images of an update are seen.
+        lr: the clients' learning rate.
+        batch_size: images of a local batch, all by default; the last batch may be smaller.
+        shuffle: whether clients draw a new order of their images for every epoch, which the attacker does not know.
+        optimiser: sgd, the same with a momentum of 0.9, or adam; all as in torch.optim.
+        momentum, nesterov: of sgd.
+        beta1, beta2, eps: of adam.
+        weight_decay: of any.
+    """
+    given: dict[str, Any] = {
+        "momentum": 0.9 if optimiser == "momentum" and momentum is None else momentum,
+        "nesterov": nesterov,
+        "beta1": beta1,
+        "beta2": beta2,
+        "eps": eps,
+        "weight_decay": weight_decay,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    rule = optimisers.Adam if optimiser == "adam" else optimisers.SGD
+    for key in given:
+        if key not in rule.__dataclass_fields__:
+            raise SettingError(f"The local optimiser {optimiser!r} has no setting {key!r}; leave it out.")
+    return LocalTraining(
+        steps=5 if steps is None and epochs is None else steps,
+        epochs=epochs,
+        lr=lr,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        optimiser=rule(**given),
+    )
+
+
+def _check_count(what: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise SettingError(f"Local training needs at least 1 {what}, got {value}.")
+
+
+def _check_rate(lr: float) -> None:
+    if not (lr > 0 and math.isfinite(lr)):
+        raise SettingError(f"Local training needs a learning rate above 0, got {lr}.")

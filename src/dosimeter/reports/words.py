@@ -174,6 +174,10 @@ def shares(result: Result) -> list[Share]:
     if "labels" in scores:
         note = "granted to the attacker" if result.threat.labels else "recovered from the update"
         found.append(Share("Labels right", scores["labels"]["text"], note))
+    if "trained" in scores:
+        found.append(
+            Share("Local training guessed", scores["trained"]["text"], "what the threat model withholds of it")
+        )
     return found
 
 
@@ -193,8 +197,12 @@ GRANTS: dict[str, dict[Any, tuple[str, str, str]]] = {
         False: ("The defense", "not granted", "The attacker does not know whether or which defense runs."),
     },
     "local_steps": {
-        True: ("Local training", "granted", "The number of local steps, the batch size and the learning rate."),
-        False: ("Local training", "not granted", "The attacker does not know how the update was trained."),
+        True: ("Number of local steps", "granted", "The attacker is told how many local steps an update holds."),
+        False: ("Number of local steps", "not granted", "The attacker has to guess how many an update holds."),
+    },
+    "local_lr": {
+        True: ("Local learning rate", "granted", "Updates are divided by it, as is the attacker's simulation."),
+        False: ("Local learning rate", "not granted", "The attacker sees differences of weights and has to guess it."),
     },
     "secrets": {
         True: ("Draws inside the model", "revealed", "A control: what the defense drew is given to the attacker."),

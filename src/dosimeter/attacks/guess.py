@@ -1,0 +1,190 @@
+"""Guessing how clients train locally, where the threat model does not say.
+
+The number of local steps is a small integer, so that it can be found by trying (Inverting Gradients, App. B.2).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from dosimeter import trees
+from dosimeter.attacks import likelihoods
+from dosimeter.attacks.search import Search
+from dosimeter.engine import Matcher
+from dosimeter.errors import SettingError
+from dosimeter.types import Observation, Reconstruction, Target, ThreatModel, Trained, Untold, Watch
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuessSteps:
+    """A search by an attacker who was not told how many local steps an update holds, or at which learning rate.
+
+    Every guess gets a short search. For each victim the guess is kept whose images simulate the update best, direction
+    and size alike,
+
+        |simulated - observed|^2 / (|simulated| |observed|)  =  2 (1 - cos) + (sqrt(r) - 1 / sqrt(r))^2,
+
+    where r is the ratio of their norms; the whole search runs with it. A cosine alone would not do: several steps at a
+    small rate point where one does, only further. Over |observed|^2 a short search, still far off, would favour guesses
+    that are too small.
+
+    Where both are guessed, n steps at a rate r and m at a rate n r / m change the weights nearly alike while rates are
+    small. Then only the product can be told, and either guess gives the images.
+    """
+
+    attack: Search
+    guesses: tuple[int, ...] = tuple(range(1, 11))
+    """Numbers of local steps to try; none where the number is granted."""
+    rates: tuple[float, ...] = ()
+    """Learning rates to try; none where the rate is granted."""
+    trial: int = 100
+    """Steps of a short search."""
+
+    def __post_init__(self) -> None:
+        if not (self.guesses or self.rates) or min(self.guesses, default=1) < 1 or min(self.rates, default=1) <= 0:
+            raise SettingError(
+                "Guessing needs numbers of local steps from 1 on or learning rates above 0, got "
+                f"{self.guesses} and {self.rates}."
+            )
+        if self.trial < 1:
+            raise SettingError(f"A guess is tried for at least 1 step, got {self.trial}.")
+
+    @property
+    def name(self) -> str:
+        return f"{self.attack.name}-guess"
+
+    @property
+    def restarts(self) -> int:
+        """Candidates of a victim at once; guesses are tried one after another."""
+        return self.attack.restarts
+
+    @property
+    def passes(self) -> int:
+        """The most local steps that are simulated."""
+        return max(self.guesses, default=1)
+
+    @property
+    def likelihood(self) -> likelihoods.Likelihood | likelihoods.Entrywise:
+        return self.attack.likelihood
+
+    @property
+    def short(self) -> Search:
+        """The search that tries a guess."""
+        stop = replace(self.attack.stop, steps=min(self.trial, self.attack.stop.steps))
+        return replace(self.attack, stop=stop, restarts=1)
+
+    @property
+    def steps(self) -> int:
+        """Of all searches one after another, at most."""
+        tried = max(1, len(self.guesses)) * max(1, len(self.rates))
+        return tried * self.short.stop.steps + self.attack.stop.steps
+
+    def needs(self) -> ThreatModel:
+        return replace(self.attack.needs(), local_steps=not self.guesses, local_lr=not self.rates)
+
+    def check(self, target: Target, batch: int) -> None:
+        """Refuse a target of which nothing, or something else, is to be guessed."""
+        self.candidates(target)
+
+    def blind(self) -> Search:
+        return self.attack.blind()
+
+    def candidates(self, target: Target) -> list[Trained]:
+        """What is tried; the most local steps first, so that the first steps of an estimate are the costliest."""
+        step = target.step
+        if not isinstance(step, Untold):
+            known = "one gradient" if step is None else repr(step)
+            raise SettingError(
+                f"There is nothing to guess, the attacker knows that clients send {known}; do not guess."
+            )
+        for what, told, tried in (("steps", step.steps, self.guesses), ("learning rates", step.lr, self.rates)):
+            if (told is None) != bool(tried):
+                kind = "neither granted nor guessed" if told is None else "both granted and guessed"
+                raise SettingError(f"The local {what} are {kind}; do one of the two.")
+        steps = self.guesses if step.steps is None else (step.steps,)
+        rates = self.rates if step.lr is None else (step.lr,)
+        return [Trained(*pair) for pair in product(sorted(set(steps), reverse=True), rates)]
+
+    def __call__(
+        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
+    ) -> Reconstruction:
+        if len(observations) != 1:
+            raise SettingError(f"Guessing reads one update of each victim, got {len(observations)}.")
+        (seen,) = observations
+        guesses = [_Guess(target, seen, trained) for trained in self.candidates(target)]
+        progress, everyone = _Progress(watch, self.steps), list(range(len(seen.ids)))
+        apart = []
+        for guess in guesses:
+            found = guess.run(self.short, everyone, seed, progress.next(self.short.stop.steps))
+            if "interrupted" in found.stopped:
+                return found
+            apart.append(guess.apart(found))
+        best = torch.stack(apart).argmin(0).tolist()  # (V,)
+        parts, order = [], []
+        for which, guess in enumerate(guesses):
+            if who := [v for v in everyone if best[v] == which]:
+                share = self.attack.stop.steps * len(who) / len(everyone)
+                parts.append(guess.run(self.attack, who, seed, progress.next(share)))
+                order += who
+                progress.cut |= "interrupted" in parts[-1].stopped
+        return _rows(trees.join(parts), sorted(everyone, key=order.__getitem__))
+
+
+class _Guess:
+    """The updates of all victims, on the assumption that clients trained in one way."""
+
+    def __init__(self, target: Target, seen: Observation, trained: Trained) -> None:
+        assert isinstance(target.step, Untold)
+        self.trained, self.seen = trained, seen
+        self.target = replace(target, step=target.step.assume(steps=trained.steps, lr=trained.lr))
+        if target.step.lr is None:  # the update is the plain difference of weights
+            self.seen = seen._replace(gradient={name: g / trained.lr for name, g in seen.gradient.items()})
+
+    def run(self, search: Search, who: list[int], seed: int, watch: Watch) -> Reconstruction:
+        """The search on some of the victims, each of which meets the random numbers that it met alone."""
+        at = torch.tensor(who, device=self.target.mean.device)
+        seen = trees.rows(self.seen, at)._replace(ids=tuple(self.seen.ids[v] for v in who))
+        found = search(self.target, [seen], seed=seed, watch=watch)
+        return found._replace(trained=(self.trained,) * len(who))
+
+    def apart(self, found: Reconstruction) -> Tensor:
+        """(V,): how far the simulated updates are from the observed ones, on the scale of both."""
+        assert found.labels is not None
+        matcher = Matcher(self.target, self.seen.gradient, statistics=self.seen.statistics)
+        owner = torch.arange(len(found.images), device=found.images.device)
+        with torch.no_grad():
+            products = matcher(found.images, found.labels, owner)
+        difference, simulated, observed = (
+            p.detach().sum(1) for p in (products.difference, products.simulated, products.observed)
+        )
+        return (difference / (simulated * observed).sqrt()).nan_to_num(torch.inf, posinf=torch.inf)
+
+
+class _Progress:
+    """Several searches one after another as one; a search that was interrupted also ends those after it."""
+
+    def __init__(self, watch: Watch | None, total: int) -> None:
+        self.watch, self.total, self.begun, self.cut = watch, total, 0.0, False
+
+    def next(self, share: float) -> Watch:
+        """The watch of the next search, which takes so many steps of the total."""
+        begun = self.begun
+        self.begun += share
+
+        def watch(*, done: int, total: int, match: float, active: int) -> None:
+            if self.cut:
+                raise KeyboardInterrupt
+            if self.watch is not None:
+                self.watch(done=round(begun + share * done / total), total=self.total, match=match, active=active)
+
+        return watch
+
+
+def _rows(found: Reconstruction, order: list[int]) -> Reconstruction:
+    """The victims of a reconstruction in another order."""
+    return trees.rows(found, torch.tensor(order, device=found.images.device))._replace(
+        stopped=tuple(found.stopped[row] for row in order), trained=tuple(found.trained[row] for row in order)
+    )
