@@ -114,6 +114,10 @@ def test_an_attack_that_solves_has_no_steps(here: Path) -> None:
     code, _, err = call(*words, "--steps", "5")
     assert code == 2
     assert "no setting 'steps'" in err
+    for more, says in (((), "solves one gradient"), (("--guess-local-steps", "1"), "guessed by a search")):
+        code, _, err = call(*words, "--step", "local", *more)
+        assert code == 2
+        assert says in " ".join(err.split())
     assert call(*words, "--out", "run")[0] == 0
     document = read_run(here / "run").document
     assert document is not None
@@ -135,11 +139,35 @@ def test_own_loss_and_own_data(here: Path) -> None:
     assert document["settings"]["loss"] == "half_square"
 
 
-@pytest.mark.parametrize("kind", ["models", "data", "attacks", "defenses"])
+def test_clients_may_train_locally_and_the_attacker_may_have_to_guess_how(here: Path) -> None:
+    local = ("--step", "local:epochs=2,lr=0.01,batch_size=2,optimiser=momentum,nesterov=true", "--batch", "3")
+    assert call(*QUICK, *local, "--out", "told")[0] == 0
+    told = read_run(here / "told").document
+    assert told is not None
+    assert "epochs=2, lr=0.01, batch_size=2" in told["settings"]["step"]
+    assert "SGD(momentum=0.9, nesterov=True" in told["settings"]["step"]
+    assert told["threat"]["local_steps"] is True
+    guessed = (*QUICK, *local, "--guess-local-steps", "1+4", "--guess-local-lr", "0.01")
+    code, out, _ = call(*guessed, "--dry-run")
+    assert code == 0
+    assert "15 steps" in " ".join(out.split())  # 5 for each guess and 5 with the best
+    code, out, _ = call(*guessed, "--out", "guessed")
+    assert code == 0
+    assert "Local training guessed" in out
+    document = read_run(here / "guessed").document
+    assert document is not None
+    assert (document["threat"]["local_steps"], document["threat"]["local_lr"]) == (False, False)
+    assert {r["guessed_steps"] for r in document["records"]} <= {1, 4}
+    assert document["scores"]["trained"]["of"] == 2
+
+
+@pytest.mark.parametrize("kind", ["models", "data", "attacks", "defenses", "steps"])
 def test_lists_show_what_goes_by_name(here: Path, kind: str) -> None:
     code, out, _ = call("list", kind)
     assert code == 0
-    assert {"models": "cnn", "data": "mnist-5k", "attacks": "ig-cvb", "defenses": "noise"}[kind] in out
+    assert {"models": "cnn", "data": "mnist-5k", "attacks": "ig-cvb", "defenses": "noise", "steps": "local"}[
+        kind
+    ] in out
 
 
 def cells(out: str) -> dict[str, str]:
@@ -250,6 +278,19 @@ REFUSALS = [
     (("--attack", "ig:distance=l3"), "expects cosine or mean-cosine or l2", "'l3'"),
     (("--defense", "nois"), "Unknown defense 'nois'", "'noise'"),
     (("--defense", "noise:sigma=-1"), "at least 0", "-1"),
+    (("--step", "500"), "Unknown step '500'", "--steps"),
+    (("--step", "local:stpes=5"), "'stpes'", "'steps'"),
+    (("--step", "local:optimiser=lbfgs"), "expects sgd or momentum or adam", "'lbfgs'"),
+    (("--step", "local:steps=5,epochs=2"), "steps or epochs, one of them", ""),
+    (("--step", "local:optimiser=adam,momentum=0.5"), "'adam' has no setting 'momentum'", ""),
+    (("--step", "clipped"), "needs a value of 'bound'", "clipped:bound="),
+    (("--guess-local-steps", "1+2"), "nothing to guess", "one gradient"),
+    (("--step", "local", "--average-orders", "4"), "where clients shuffle", "shuffle=true"),
+    (("--step", "local:shuffle=true", "--average-orders", "0"), "at least 1 order", "0"),
+    (("--average-orders", "2", "--guess-local-steps", "1"), "choose one of them", ""),
+    (("--step", "local", "--guess-local-steps", "1,2"), "expects a whole number", "'1,2'"),
+    (("--step", "local", "--guess-local-steps", "0+1"), "from 1 on", ""),
+    (("--step", "local", "--guess-local-lr", "much"), "expects a number", "'much'"),
     (("--data", "mnist-5"), "Unknown data set 'mnist-5'", "mnist-5k"),
     (("--data", "absent.npz"), "absent.npz", ""),
     (("--data", "torn.npz"), "torn.npz", ""),

@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 from dosimeter import clients, defenses, metrics, models
 from dosimeter.attacks import (
+    AverageOrders,
     GuessSteps,
     Search,
     Stop,
@@ -33,6 +34,7 @@ from dosimeter.types import ThreatModel, Victims
 __version__ = version("dosimeter")
 
 __all__ = [
+    "AverageOrders",
     "Dataset",
     "Defense",
     "DosimeterError",

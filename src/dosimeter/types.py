@@ -130,6 +130,18 @@ class Untold(Step, Protocol):
         ...
 
 
+@runtime_checkable
+class Shuffling(Step, Protocol):
+    """Local training whose client may draw an order of its images; a call takes them as they come."""
+
+    @property
+    def shuffle(self) -> bool: ...
+
+    def shuffled(self, images: int, rng: torch.Generator) -> Step:
+        """The step of a client that has drawn its orders."""
+        ...
+
+
 class Trained(NamedTuple):
     """How a client trained locally, or what an attack takes it to have done."""
 

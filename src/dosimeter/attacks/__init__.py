@@ -12,8 +12,8 @@ An attack is a `Search` put together from parts, one file each:
     spaces       where images are looked for          sampling     points around a candidate
 
 `Analytic` solves instead, where the first layer is fully connected. `GuessSteps` is a search by an attacker who was not
-told how clients train locally. `presets` holds the papers' attacks with their
-printed settings. Nothing here can see the truth or a score.
+told how clients train locally, `AverageOrders` one that averages over the orders of clients that shuffle. `presets`
+holds the papers' attacks with their printed settings. Nothing here can see the truth or a score.
 """
 
 from dosimeter.attacks import (
@@ -31,10 +31,12 @@ from dosimeter.attacks import (
 )
 from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.guess import GuessSteps
+from dosimeter.attacks.orders import AverageOrders
 from dosimeter.attacks.search import Search, Stop
 
 __all__ = [
     "Analytic",
+    "AverageOrders",
     "GuessSteps",
     "Search",
     "Stop",

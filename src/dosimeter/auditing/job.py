@@ -59,7 +59,8 @@ class Job:
             victims=len(victims.ids),
             batch=victims.batch,
             restarts=getattr(setting.attack, "candidates", 1),
-            passes=max(getattr(setting.attack, "passes", 1), self.trained.steps if self.trained else 1),
+            passes=getattr(setting.attack, "draws", 1)
+            * max(getattr(setting.attack, "passes", 1), self.trained.steps if self.trained else 1),
             budget=setting.budget,
             workers=1 if setting.compiled else setting.workers,
         )

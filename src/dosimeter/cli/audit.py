@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dosimeter import clients, data, defenses, metrics, spec, store
-from dosimeter.attacks import GuessSteps, Search, presets
+from dosimeter.attacks import AverageOrders, GuessSteps, Search, presets
 from dosimeter.auditing import Interrupted, Result, Setting, Yardstick, estimate, perform
 from dosimeter.cli.console import err, out, refusals
 from dosimeter.errors import SettingError
@@ -51,6 +51,9 @@ def audit_command(
     guess_local_lr: Annotated[
         str | None, typer.Option(help="Do not tell it the local learning rate; it tries these: 1e-4+1e-3.")
     ] = None,
+    average_orders: Annotated[
+        int | None, typer.Option(help="Simulate clients that shuffle by the mean over so many orders.")
+    ] = None,
     victims: Annotated[int, typer.Option(help="How many updates to attack.")] = 8,
     batch: Annotated[int, typer.Option(help="Images in every update.")] = 1,
     steps: Annotated[int | None, typer.Option(help="Steps of the attack; its own default otherwise.")] = None,
@@ -82,7 +85,8 @@ def audit_command(
 ) -> None:
     """Attack a model's updates and report what could be read out of them."""
     with refusals():
-        chosen = _guessing(spec.make("attack", attack, presets.BY_NAME, steps=steps), guess_local_steps, guess_local_lr)
+        chosen = spec.make("attack", attack, presets.BY_NAME, steps=steps)
+        chosen = _guessing(chosen, guess_local_steps, guess_local_lr, average_orders)
         setting = Setting(
             attack=chosen,
             defense=spec.make("defense", defense, defenses.BY_NAME),
@@ -121,12 +125,17 @@ def audit_command(
         raise typer.Exit(130)
 
 
-def _guessing(attack: Attack, steps: str | None, rates: str | None) -> Attack:
-    """The attack, or the same by somebody who has to guess how clients train locally."""
-    if steps is None and rates is None:
+def _guessing(attack: Attack, steps: str | None, rates: str | None, orders: int | None) -> Attack:
+    """The attack, or the same by somebody who does not know all of how clients train locally."""
+    guess = steps is not None or rates is not None
+    if not guess and orders is None:
         return attack
     if not isinstance(attack, Search):
-        raise SettingError(f"Guesses are tried by a search, and {attack.name!r} is none; use --attack ig.")
+        raise SettingError(f"Local training is guessed by a search, and {attack.name!r} is none; use --attack ig.")
+    if guess and orders is not None:
+        raise SettingError("Guessing local steps and averaging orders do not go together; choose one of them.")
+    if orders is not None:
+        return AverageOrders(attack=attack, draws=orders)
     return GuessSteps(
         attack=attack,
         guesses=() if steps is None else spec.several("--guess-local-steps", steps, int),
@@ -186,6 +195,7 @@ def _most_steps(attack: Attack) -> int | None:
     """How many steps an attack takes at most; None for one that solves."""
     if isinstance(attack, GuessSteps):
         return attack.steps
+    attack = attack.attack if isinstance(attack, AverageOrders) else attack
     return attack.stop.steps if isinstance(attack, Search) else None
 
 

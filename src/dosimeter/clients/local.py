@@ -26,10 +26,9 @@ class LocalTraining:
     One step of plain SGD on all images is the gradient. The images are cut into batches as a data loader does, the
     last of which may be smaller; the loss of each is the mean over its own images.
 
-    A call goes through the images as they come in every epoch. A client that shuffles draws an order for every epoch
-    (`shuffled`); it keeps the order to itself, so an attacker that simulates this client by a call assumes that the
-    images come as they are, and is wrong about it by as much as the order matters: little while the learning rate is
-    small and every epoch sees all images.
+    A call takes the images as they come in every epoch. A client that shuffles draws an order for every epoch
+    (`shuffled`) and keeps it to itself, so an attacker that simulates this client by a call assumes that the images
+    come as they are, whatever the order was; see `attacks.AverageOrders` for another who does not.
     """
 
     steps: int | None = None
