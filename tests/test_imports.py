@@ -20,7 +20,7 @@ ALLOWED = {
     "spec": VOCABULARY,
     "benchmarks": VOCABULARY | {"attacks", "auditing", "engine", "metrics", "models", "reports"},
     "task": VOCABULARY | {"data", "models", "spec"},
-    "studies": VOCABULARY | {"attacks", "auditing", "spec", "task"},
+    "studies": VOCABULARY | PARTS | {"auditing", "spec", "task"},
     "cli": VOCABULARY | PARTS | {"auditing", "benchmarks", "reports", "spec", "store", "studies", "task"},
 }
 

@@ -57,9 +57,9 @@ class GuessSteps:
         return f"{self.attack.name}-guess"
 
     @property
-    def restarts(self) -> int:
+    def at_once(self) -> int:
         """Candidates of a victim at once; guesses are tried one after another."""
-        return self.attack.restarts
+        return self.attack.at_once
 
     @property
     def passes(self) -> int:

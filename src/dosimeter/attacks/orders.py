@@ -36,8 +36,8 @@ class AverageOrders:
         return f"{self.attack.name}-orders"
 
     @property
-    def restarts(self) -> int:
-        return self.attack.restarts
+    def at_once(self) -> int:
+        return self.attack.at_once
 
     @property
     def likelihood(self) -> likelihoods.Likelihood | likelihoods.Entrywise:

@@ -105,8 +105,8 @@ class Search:
         return max(self.secrets.draws, self.ball.samples if self.ball else 1)
 
     @property
-    def candidates(self) -> int:
-        """How many images of one update are simulated at once for a victim."""
+    def at_once(self) -> int:
+        """How many candidates are simulated at once for a victim."""
         return self.restarts * self.samples
 
     def needs(self) -> ThreatModel:

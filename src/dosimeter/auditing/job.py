@@ -58,7 +58,7 @@ class Job:
             self.target,
             victims=len(victims.ids),
             batch=victims.batch,
-            restarts=getattr(setting.attack, "candidates", 1),
+            restarts=getattr(setting.attack, "at_once", 1),
             passes=getattr(setting.attack, "draws", 1)
             * max(getattr(setting.attack, "passes", 1), self.trained.steps if self.trained else 1),
             budget=setting.budget,
