@@ -7,7 +7,7 @@ import dosimeter
 
 SOURCE = Path(dosimeter.__file__).parent
 VOCABULARY = {"errors", "progress", "rng", "trees", "types"}
-PARTS = {"attacks", "clients", "data", "defenses", "engine", "metrics", "models"}
+PARTS = {"attacks", "clients", "data", "defenses", "engine", "metrics", "models", "servers"}
 ALLOWED = {
     **{name: set() for name in VOCABULARY},
     "trees": {"errors", "types"},

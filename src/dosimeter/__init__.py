@@ -9,7 +9,7 @@ print(result.summary())
 
 from importlib.metadata import version
 
-from dosimeter import clients, defenses, metrics, models
+from dosimeter import clients, defenses, metrics, models, servers
 from dosimeter.attacks import (
     AverageOrders,
     GuessSteps,
@@ -63,5 +63,6 @@ __all__ = [
     "reconstruct",
     "report",
     "schedules",
+    "servers",
     "starts",
 ]

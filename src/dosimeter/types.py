@@ -92,8 +92,8 @@ class ThreatModel:
     the update itself, the number of images in it and their size.
     """
 
-    server: Literal["honest"] = "honest"
-    """It follows the protocol and only looks."""
+    server: str = "honest"
+    """It follows the protocol and only looks, or the name of what it does to the model; see `dosimeter.servers`."""
     labels: bool = False
     """The labels of the private batch."""
     statistics: BatchNorm = "running"

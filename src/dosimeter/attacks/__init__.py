@@ -11,9 +11,10 @@ An attack is a `Search` put together from parts, one file each:
     treatments   what is supposed of numbers that clients draw inside the model
     spaces       where images are looked for          sampling     points around a candidate
 
-`Analytic` solves instead, where the first layer is fully connected. `GuessSteps` is a search by an attacker who was not
-told how clients train locally, `AverageOrders` one that averages over the orders of clients that shuffle. `presets`
-holds the papers' attacks with their printed settings. Nothing here can see the truth or a score.
+`Analytic` solves instead, where the first layer is fully connected or the network is straight, `Features` where a later
+layer gives enough away. `GuessSteps` is a search by an attacker who was not told how clients train locally,
+`AverageOrders` one that averages over the orders of clients that shuffle. `presets` holds the papers' attacks with their
+printed settings. Nothing here can see the truth or a score.
 """
 
 from dosimeter.attacks import (
@@ -30,6 +31,7 @@ from dosimeter.attacks import (
     treatments,
 )
 from dosimeter.attacks.analytic import Analytic
+from dosimeter.attacks.features import Features
 from dosimeter.attacks.guess import GuessSteps
 from dosimeter.attacks.orders import AverageOrders
 from dosimeter.attacks.search import Search, Stop
@@ -37,6 +39,7 @@ from dosimeter.attacks.search import Search, Stop
 __all__ = [
     "Analytic",
     "AverageOrders",
+    "Features",
     "GuessSteps",
     "Search",
     "Stop",

@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks import likelihoods, masks, optimisers, priors, sampling, schedules, starts, treatments
 from dosimeter.attacks.analytic import Analytic
+from dosimeter.attacks.features import Features
 from dosimeter.attacks.search import Search, Stop
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Attack
@@ -301,6 +302,15 @@ def analytic(*, labels: Literal["known", "idlg"] = "idlg") -> Analytic:
     return Analytic(labels=_pick("labels", labels, _LABELS))
 
 
+def features(*, labels: Literal["known", "idlg"] = "idlg") -> Features:
+    """Solve a fully connected layer inside the network for its input (Prop. 1), then for the image behind it.
+
+    Args:
+        labels: granted, or read off the last layer (iDLG); only the check of the result needs them.
+    """
+    return Features(labels=_pick("labels", labels, _LABELS))
+
+
 def dlg(
     *,
     steps: int = 300,
@@ -396,6 +406,7 @@ BY_NAME: dict[str, Callable[..., Attack]] = {
     "idlg": idlg,
     "cpl": cpl,
     "analytic": analytic,
+    "features": features,
 }
 """The names that the command line knows."""
 

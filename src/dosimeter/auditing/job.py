@@ -40,7 +40,7 @@ class Job:
         with rng.scoped(setting.seed, "defense", "model"):
             defended = setting.defense.on_model(model, victims.shape)
         self.target = make_target(
-            defended,
+            setting.server(defended, shape=victims.shape, batch=victims.batch),
             victims.shape,
             setting,
             batch=victims.batch,
@@ -83,6 +83,7 @@ class Job:
             "attack_name": attack.name,
             "attack": repr(attack),
             "defense": "none" if defense == NoDefense() else repr(defense),
+            "server": "honest" if self.threat.server == "honest" else repr(self.setting.server),
             "step": "gradient" if target.step is None else repr(target.step),
             "loss": "cross-entropy" if target.classification else getattr(loss, "__name__", type(loss).__name__),
             "batch": self.victims.batch,

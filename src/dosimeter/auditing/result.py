@@ -45,7 +45,7 @@ class Result:
         s, scores, floor = self.settings, self.scores["scores"], self.scores["baseline"]
         lines = [
             f"{s['attack_name']} on {s['model']}, {s['data']}: {s['victims']} updates of {s['batch']} image(s), "
-            f"defense {s['defense']}",
+            f"defense {s['defense']}" + ("" if self.threat.server == "honest" else f", server {self.threat.server}"),
             f"  images read (SSIM >= {s['threshold']}): {self.scores['success']['text']}",
         ]
         for key in ("ssim", "psnr", "lpips"):

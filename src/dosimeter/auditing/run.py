@@ -14,6 +14,7 @@ from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.target import as_attacked, given_statistics, make_target
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.progress import bar
+from dosimeter.servers import Honest, Tamper
 from dosimeter.types import (
     Attack,
     BatchNorm,
@@ -37,6 +38,7 @@ def audit(
     *,
     attack: Attack,
     defense: Defense | None = None,
+    server: Tamper | None = None,
     loss: Loss | None = None,
     step: Step | None = None,
     threat: ThreatModel | None = None,
@@ -63,6 +65,7 @@ def audit(
         victims: private batches, for instance from `dosimeter.pick`.
         attack: a preset or a `Search` of your own.
         defense: what clients do to their updates; nothing by default.
+        server: what the server does to the model before clients get it; nothing by default.
         loss: (output, labels) -> scalar; cross-entropy by default.
         step: how a client turns a batch into an update, such as `clients.LocalTraining`; one gradient by default.
         threat: what the attacker is granted; by default the least that the attack needs.
@@ -87,6 +90,7 @@ def audit(
     setting = Setting(
         attack=attack,
         defense=defense or NoDefense(),
+        server=server or Honest(),
         loss=loss,
         step=step,
         threat=threat,

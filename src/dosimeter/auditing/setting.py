@@ -8,6 +8,7 @@ import torch
 from dosimeter import clients, engine
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import SettingError, unknown
+from dosimeter.servers import Honest, Tamper
 from dosimeter.types import Attack, BatchNorm, Loss, Step, ThreatModel, Way
 
 
@@ -17,6 +18,7 @@ class Setting:
 
     attack: Attack
     defense: Defense = NoDefense()
+    server: Tamper = Honest()
     loss: Loss | None = None
     step: Step | None = None
     threat: ThreatModel | None = None
@@ -44,7 +46,7 @@ class Setting:
                 "does not reveal; reveal it as a control (ThreatModel(secrets=True)) or let the attack suppose its own."
             )
         self._check_training(needed, granted)
-        granted = self._with_statistics(granted)
+        granted = self._with_server(self._with_statistics(granted))
         if needed.statistics == "sent" and granted.statistics != "sent":
             raise SettingError(
                 f"The attack {self.attack.name!r} matches batch-norm statistics of the private batch, which the threat "
@@ -71,6 +73,14 @@ class Setting:
                 f"The threat model withholds how clients train locally, but {self.step!r} is no LocalTraining; "
                 "use that or grant it."
             )
+
+    def _with_server(self, granted: ThreatModel) -> ThreatModel:
+        """The threat model with the server of the audit, unless it names another one itself."""
+        if granted.server not in ("honest", self.server.name):
+            raise SettingError(
+                f"The threat model says server {granted.server!r}, the audit {self.server.name!r}; say one of them."
+            )
+        return replace(granted, server=self.server.name)
 
     def _with_statistics(self, granted: ThreatModel) -> ThreatModel:
         """The threat model with the batch norm that was asked for, unless it says something else itself."""

@@ -3,6 +3,8 @@
 import json
 import sys
 from enum import StrEnum
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +13,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import clients, data, defenses, metrics, spec, store
+from dosimeter import clients, data, defenses, metrics, servers, spec, store
 from dosimeter.attacks import AverageOrders, GuessSteps, Search, presets
 from dosimeter.auditing import Interrupted, Result, Setting, Yardstick, estimate, perform
 from dosimeter.cli.console import err, out, refusals
@@ -54,6 +56,10 @@ def audit_command(
     average_orders: Annotated[
         int | None, typer.Option(help="Simulate clients that shuffle by the mean over so many orders.")
     ] = None,
+    server: Annotated[
+        str,
+        typer.Option(help="A server that changes the model: permuted-rows, first-layer+separate-weights."),
+    ] = "honest",
     victims: Annotated[int, typer.Option(help="How many updates to attack.")] = 8,
     batch: Annotated[int, typer.Option(help="Images in every update.")] = 1,
     steps: Annotated[int | None, typer.Option(help="Steps of the attack; its own default otherwise.")] = None,
@@ -91,6 +97,7 @@ def audit_command(
             attack=chosen,
             defense=spec.make("defense", defense, defenses.BY_NAME),
             step=spec.make("step", step, clients.BY_NAME, hint="The attack's own steps are set by --steps."),
+            server=_server(server),
             loss=None if loss is None else spec.own("loss", loss),
             batch_norm=batch_norm.value,
             seed=seed,
@@ -156,6 +163,11 @@ def _run(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, exp
     return result
 
 
+def _server(words: str) -> servers.Tamper:
+    """One server, or several tampers joined by +."""
+    return reduce(or_, (spec.make("server", part, servers.BY_NAME) for part in words.split("+")))
+
+
 def _fresh(name: str) -> Path:
     """A folder under runs/ that is not there yet."""
     number = 1
@@ -182,6 +194,7 @@ def _plan(task: Task, setting: Setting) -> Table:
         "attack": repr(setting.attack),
         "defense": repr(setting.defense),
         "step": "gradient" if setting.step is None else repr(setting.step),
+        "server": setting.server.name,
         "tiles": f"{guess['tiles']:.0f} of {guess['tile']:.0f} victims",
         "time": f"at most {_duration(guess['seconds'])} ({basis})",
         "memory": f"about {guess['bytes'] / 2**20:,.0f} MiB",

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import clients, data, defenses, models
+from dosimeter import clients, data, defenses, models, servers
 from dosimeter.attacks import presets
 from dosimeter.cli.console import out, refusals
 
@@ -19,10 +19,11 @@ class Kind(StrEnum):
     attacks = "attacks"
     defenses = "defenses"
     steps = "steps"
+    servers = "servers"
 
 
 def list_command(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
-    """Show the models, data sets, attacks, defenses or clients' steps that go by name."""
+    """Show the models, data sets, attacks, defenses, clients' steps or dishonest servers that go by name."""
     with refusals():
         out.print(_TABLES[kind]())
 
@@ -95,6 +96,15 @@ def _steps() -> Table:
     return table
 
 
+def _servers() -> Table:
+    table = _long("Servers: what they change; settings")
+    for name, maker in servers.BY_NAME.items():
+        changes = "nothing" if name == "honest" else "weights" if maker().weights_only else "architecture"
+        table.add_row(name, f"changes {changes}\n{_first_line(maker)}\n[dim]{_settings(maker)}[/]")
+    table.caption = "Several, one after another: --server first-layer+separate-weights"
+    return table
+
+
 def _settings(maker: Any) -> str:
     return _words({p.name: p.default for p in inspect.signature(maker).parameters.values()})
 
@@ -114,4 +124,11 @@ def _first_line(maker: Any) -> str:
     return escape((maker.__doc__ or "").strip().splitlines()[0])
 
 
-_TABLES = {Kind.models: _models, Kind.data: _data, Kind.attacks: _attacks, Kind.defenses: _defenses, Kind.steps: _steps}
+_TABLES = {
+    Kind.models: _models,
+    Kind.data: _data,
+    Kind.attacks: _attacks,
+    Kind.defenses: _defenses,
+    Kind.steps: _steps,
+    Kind.servers: _servers,
+}

@@ -18,6 +18,7 @@ def print_result(result: Result, console: Console, *, where: Path | None = None)
     say = _Say(console)
     s = result.settings
     about = f"{count(s['victims'], 'update')} of {count(s['batch'], 'image')}, defense {s['defense']}"
+    about += "" if result.threat.server == "honest" else f", server {result.threat.server}"
     body = Text.assemble(say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n", say(verdict(result)))
     console.print(Panel(body, box=box.ROUNDED, expand=False, padding=(0, 1)))
     console.print(_scores(result, say))

@@ -227,5 +227,7 @@ def grants(threat: ThreatModel) -> list[Grant]:
     for field in fields(threat):
         value = getattr(threat, field.name)
         said = GRANTS.get(field.name, {}).get(value)
+        if field.name == "server" and not said:
+            said = ("Server", clean(str(value)), "It is not honest: it changed the model before it sent it to clients.")
         lines.append(Grant(*said) if said else Grant(field.name.replace("_", " "), str(value), ""))
     return lines

@@ -1,0 +1,223 @@
+"""Solving for what a fully connected layer inside the network saw, then for the image behind it.
+
+Inverting Gradients, Prop. 1, holds for a fully connected layer with a bias wherever it stands: with one image in its
+gradient, its input is  v = dW^T db / |db|^2.  All that lies before it is known to the server, v = f(x), so what is left
+are equations for the image without any gradient in them (Sec. 4.1 there). They are solved by Gauss-Newton, its steps by
+conjugate gradients, in float64.
+
+An honest network may throw too much away before its fully connected layers; a dishonest server sees to it that it does
+not (see `dosimeter.servers`). Where every image has weights of its own, a batch is solved image by image.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import grad
+
+from dosimeter.attacks import labels as labels_
+from dosimeter.attacks.analytic import INTERRUPTED, NOT_DETERMINED, RECOVERED, ROUNDING, blank
+from dosimeter.attacks.first_layer import SEARCH, in_double
+from dosimeter.errors import SettingError
+from dosimeter.types import Curve, Observation, Reconstruction, Target, ThreatModel, Watch
+
+SMOOTH = 10.0
+"""How much further a smooth difference from the blank image may go than a rough one, where both explain the input."""
+
+
+class Layer(NamedTuple):
+    """A fully connected layer that sees one image of the batch alone."""
+
+    name: str
+    weight: str  # names of its parameters
+    bias: str
+    image: int  # which one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Prop. 1 of Inverting Gradients on the widest fully connected layer with a bias, and the image behind its input.
+
+    Of all images that explain the input the one nearest to the blank one is found. A victim is `recovered` when its
+    images reproduce the observed update to rounding and `not determined` otherwise; `match` is the relative error of
+    the simulated update.
+
+    Args:
+        labels: only the check of the result needs them.
+        steps: of Gauss-Newton, at most.
+        inner: conjugate gradients in each, at most.
+    """
+
+    name: str = "features"
+    labels: labels_.Labels = labels_.FromLastLayer()
+    steps: int = 20
+    inner: int = 200
+    without: bool = False
+    """Never look at the update: the blank image."""
+
+    def needs(self) -> ThreatModel:
+        return ThreatModel(labels=self.labels.granted)
+
+    def check(self, target: Target, batch: int) -> None:
+        """Refuse what cannot be solved, before any work."""
+        if target.step is not None:
+            raise SettingError(
+                f"The attack 'features' solves one gradient, but the client sends {target.step!r}; "
+                f"leave the step out or {SEARCH}."
+            )
+        find_layers(target, batch)
+
+    def blind(self) -> "Features":
+        return Features(name=f"{self.name} without the update", labels=self.labels, steps=0, without=True)
+
+    def __call__(
+        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
+    ) -> Reconstruction:
+        if len(observations) != 1:
+            raise SettingError(f"The attack 'features' reads one update of each victim, got {len(observations)}.")
+        (seen,) = observations
+        self.check(target, seen.batch)
+        labels = self.labels.find(target, seen).to(target.mean.device)
+        exact, victims = in_double(target), len(seen.ids)
+        layers = find_layers(exact, seen.batch)
+        images = blank(exact).expand(victims, seen.batch, *target.shape).clone()
+        match = torch.full((victims,), torch.inf)
+        stopped = [NOT_DETERMINED if self.without else INTERRUPTED] * victims
+        try:
+            for v in range(0 if self.without else victims):
+                if watch is not None:
+                    watch(done=v, total=victims, match=float(match[v - 1]) if v else torch.nan, active=victims - v)
+                update = {name: seen.gradient[name][v].double() for name in exact.parameters}
+                for layer in layers:
+                    images[v, layer.image] = self._solve(exact, layer, update, images[v])
+                match[v] = mismatch(exact, images[v], labels[v], update)
+                exactly = match[v] <= ROUNDING * torch.finfo(target.mean.dtype).eps
+                stopped[v] = RECOVERED if exactly else NOT_DETERMINED
+        except KeyboardInterrupt:
+            pass
+        match, none = match.to(target.mean), torch.zeros(victims, dtype=torch.long, device=images.device)
+        curve = Curve((0,), match.unsqueeze(1))
+        return Reconstruction(images.to(target.mean), labels, match, none, none, tuple(stopped), curve)
+
+    def _solve(self, target: Target, layer: Layer, update: dict[str, Tensor], images: Tensor) -> Tensor:
+        """(C, H, W): the image that gives the layer the input that is in its gradient."""
+        weight, slopes = update[layer.weight], update[layer.bias]  # (m, n), (m,)
+        image = images[layer.image].clone()
+        if not slopes.any():
+            return image
+        wanted = weight.T @ slopes / slopes.square().sum()  # (n,)
+
+        def rest_of(x: Tensor) -> Tensor:
+            others = images[: layer.image], x[None], images[layer.image + 1 :]
+            return wanted - inputs_of(target.model, torch.cat(others), [layer.name])[layer.name].flatten()
+
+        with torch.no_grad():
+            left = float(rest_of(image).square().sum())
+            for _ in range(self.steps):
+                move = gauss_newton(rest_of, image, self.inner)
+                for halving in range(8):
+                    trial = image + move / 2**halving
+                    after = float(rest_of(trial).square().sum())
+                    if after < left:
+                        break
+                else:
+                    break
+                gain, image, left = after / left, trial, after
+                if gain > 0.98:  # what is left is rounding, noise or out of reach
+                    break
+        return image
+
+
+def gauss_newton(rest_of: Callable[[Tensor], Tensor], x: Tensor, inner: int) -> Tensor:
+    """The d = S u with |rest(x) + J d| least and |u| least, where S lets smooth images go further.
+
+    Conjugate gradients on the normal equations, without writing J = d rest / d x down: J^T r is a backward pass, and
+    since it is linear in r, J p is the backward pass through that one. (Torch's forward mode has one state for all
+    threads, and tiles run side by side.)
+    """
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        rest = rest_of(x)
+        anything = torch.zeros_like(rest, requires_grad=True)
+        (through,) = torch.autograd.grad(rest, x, anything, create_graph=True)
+    u, r = torch.zeros_like(x), -rest.detach()
+
+    def back(r: Tensor) -> Tensor:
+        return smooth(torch.autograd.grad(rest, x, r, retain_graph=True)[0])
+
+    slope = back(r)
+    p, size = slope, slope.square().sum()
+    enough = 1e-14 * size
+    for _ in range(inner):
+        if not size > enough:
+            break
+        (q,) = torch.autograd.grad(through, anything, smooth(p), retain_graph=True)
+        step = size / q.square().sum()
+        u, r = u + step * p, r - step * q
+        slope = back(r)
+        before, size = size, slope.square().sum()
+        p = slope + size / before * p
+    return smooth(u)
+
+
+def smooth(images: Tensor) -> Tensor:
+    """(C, H, W) plus `SMOOTH` times itself blurred by (1, 4, 6, 4, 1) / 16 across and down: symmetric as a matrix."""
+    bell = images.new_tensor([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
+    blurred = F.conv2d(images.unsqueeze(1), (bell[:, None] * bell)[None, None], padding=2).squeeze(1)
+    return images + SMOOTH * blurred
+
+
+def mismatch(target: Target, images: Tensor, labels: Tensor, update: dict[str, Tensor]) -> float:
+    """The relative error of the update that the images would cause."""
+    labels = labels.double() if labels.is_floating_point() else labels
+    simulated = grad(target.objective)(target.parameters, images, labels)
+    apart = sum(float((simulated[name] - g).square().sum()) for name, g in update.items())
+    return float((apart / sum(float(g.square().sum()) for g in update.values())) ** 0.5)
+
+
+def inputs_of(model: nn.Module, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+    """What goes into these layers in one pass; a layer that is called twice or never is left out."""
+    calls: dict[str, list[Tensor]] = {name: [] for name in names}
+    hooks = [
+        model.get_submodule(name).register_forward_pre_hook(lambda _, inputs, name=name: calls[name].append(inputs[0]))
+        for name in names
+    ]
+    try:
+        model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: found[0] for name, found in calls.items() if len(found) == 1}
+
+
+def find_layers(target: Target, batch: int) -> list[Layer]:
+    """For every image of a batch the layer with the most inputs that sees it and no other."""
+    trained = {id(p): name for name, p in target.model.named_parameters() if p.requires_grad}
+    dense = {
+        name: (trained[id(layer.weight)], trained[id(layer.bias)])
+        for name, layer in target.model.named_modules()
+        if isinstance(layer, nn.Linear) and id(layer.weight) in trained and id(layer.bias) in trained
+    }
+    plain = torch.full((batch, *target.shape), 0.5).to(target.mean)
+    noise = torch.rand(target.shape, generator=torch.Generator().manual_seed(0)).to(target.mean)
+    found: list[Layer] = []
+    with torch.no_grad():
+        before = inputs_of(target.model, plain, list(dense))
+        alone = [name for name, v in before.items() if v.numel() == v.shape[-1]]
+        for image in range(batch):
+            changed = plain.clone()
+            changed[image] = noise
+            after = inputs_of(target.model, changed, alone)
+            seeing = [name for name in alone if not torch.equal(after[name], before[name])]
+            if not seeing:
+                mixed = " of one image alone" if batch > 1 else ""
+                raise SettingError(
+                    f"No fully connected layer with a bias sees the features{mixed}, so there is no input to solve "
+                    f"for; {SEARCH}{', or --batch 1' if batch > 1 else ''}."
+                )
+            widest = max(seeing, key=lambda name: before[name].numel())
+            found.append(Layer(widest, *dense[widest], image))
+    return found
