@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from dosimeter import data, models
+from dosimeter import data, models, servers
 from dosimeter.cli import app
 from dosimeter.store import read_run
 
@@ -161,7 +161,7 @@ def test_clients_may_train_locally_and_the_attacker_may_have_to_guess_how(here: 
     assert document["scores"]["trained"]["of"] == 2
 
 
-@pytest.mark.parametrize("kind", ["models", "data", "attacks", "defenses", "steps"])
+@pytest.mark.parametrize("kind", ["models", "data", "attacks", "defenses", "steps", "servers"])
 def test_lists_show_what_goes_by_name(here: Path, kind: str) -> None:
     code, out, _ = call("list", kind)
     assert code == 0
@@ -373,3 +373,51 @@ def test_ctrl_c_leaves_a_valid_run_that_says_so(here: Path) -> None:
     assert "interrupted" in (here / "run" / "report.html").read_text().lower()
     assert not list(here.glob(".dosimeter-*"))
     assert b"interrupted" in out.lower()
+
+
+def test_a_dishonest_server_is_audited_and_named(here: Path) -> None:
+    words = ("audit", "--model", "cnn", "--victims", "2", "--decoys", "5", "--attack", "analytic")
+    code, out, _ = call(*words, "--server", "first-layer:neurons=4", "--out", "run")
+    assert code == 0
+    assert "server first-layer" in " ".join(out.split())
+    document = read_run(here / "run").document
+    assert document is not None
+    assert document["threat"]["server"] == "first-layer"
+    assert document["settings"]["server"] == "FirstLayer(neurons=4)"
+    assert [record["stopped"] for record in document["records"]] == ["recovered"] * 2
+    assert "It is not honest" in (here / "run" / "report.html").read_text()
+    code, _, err = call(*words, "--server", "permuted-row")
+    assert code == 2
+    assert "Did you mean 'permuted-rows'?" in " ".join(err.split())
+
+
+def test_a_batch_is_read_image_by_image_where_each_has_its_own_weights(here: Path) -> None:
+    words = ("audit", "--model", "cnn", "--victims", "1", "--batch", "2", "--attack", "features:labels=known")
+    code, _, err = call(*words)
+    assert code == 2
+    assert "of one image alone" in " ".join(err.split())
+    assert call(*words, "--decoys", "5", "--server", "first-layer+separate-weights", "--out", "run")[0] == 0
+    document = read_run(here / "run").document
+    assert document is not None
+    assert document["threat"]["server"] == "first-layer+separate-weights"
+    assert [record["stopped"] for record in document["records"]] == ["recovered"] * 2
+
+
+def test_a_client_checks_what_it_was_sent(here: Path) -> None:
+    agreed = models.build("cnn", shape=(1, 32, 32), classes=10, mean=(0.1,), std=(0.3,), seed=1)
+    sent = servers.PermutedRows()(agreed, shape=(1, 32, 32), batch=1)
+    save_file(agreed.state_dict(), "last.safetensors")
+    save_file(sent.state_dict(), "sent.safetensors")
+    assert call("check", "--weights", "sent.safetensors")[0] == 0  # nothing to compare with
+    code, out, _ = call("check", "--weights", "sent.safetensors", "--before", "last.safetensors")
+    assert code == 1
+    assert "permuted rows" in out
+    code, out, _ = call("check", "--weights", "last.safetensors", "--before", "last.safetensors")
+    assert code == 0
+    assert "no proof of honesty" in " ".join(out.split())
+    code, out, _ = call("check", "--model", "mlp", "--sent", "mine.py:make_model")
+    assert code == 1
+    assert "architecture" in out
+    code, _, err = call("check")
+    assert code == 2
+    assert "nothing to check" in err

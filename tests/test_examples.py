@@ -34,7 +34,9 @@ def test_commands_in_the_documents_name_options_that_exist() -> None:
 
     commands = get_command(app).commands  # type: ignore[attr-defined]
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for name, rest in re.findall(r"dosimeter (audit|list|bench)\b([^\n`]*(?:\\\n[^\n`]*)*)", page.read_text()):
+        for name, rest in re.findall(
+            r"dosimeter (audit|check|list|bench)\b([^\n`]*(?:\\\n[^\n`]*)*)", page.read_text()
+        ):
             command = commands[name]
             if name == "bench":
                 command = command.commands[rest.split()[0]]

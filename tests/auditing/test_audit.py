@@ -276,3 +276,19 @@ def test_torch_compile_gives_the_same_images() -> None:
         dm.audit(model, some_victims(1), attack=attack, dtype=torch.float64, compiled=c).images for c in (False, True)
     )
     assert torch.allclose(plain, compiled, atol=1e-9)
+
+
+def test_the_server_stands_in_the_threat_model() -> None:
+    attack, tamper = dm.presets.inverting_gradients(steps=2), dm.servers.PermutedRows()
+    model, victims = small_model(), some_victims(1)
+    before = [p.clone() for p in model.parameters()]
+    honest, tampered = (dm.audit(model, victims, attack=attack, server=server) for server in (None, tamper))
+    assert (honest.threat.server, honest.settings["server"]) == ("honest", "honest")
+    assert (tampered.threat.server, tampered.settings["server"]) == ("permuted-rows", "PermutedRows(shift=1)")
+    assert "server permuted-rows" in tampered.summary()
+    assert "server" not in honest.summary()
+    assert not torch.equal(honest.images, tampered.images)
+    assert all(torch.equal(p, q) for p, q in zip(before, model.parameters(), strict=True))
+    threat = dm.ThreatModel(server="first-layer", labels=True)
+    with pytest.raises(SettingError, match="say one of them"):
+        dm.audit(model, victims, attack=attack, threat=threat)

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.analytic import INTERRUPTED, NOT_DETERMINED, RECOVERED, ROUNDING, blank
-from dosimeter.attacks.first_layer import SEARCH, in_double
+from dosimeter.attacks.analytic.certificate import INTERRUPTED, NOT_DETERMINED, RECOVERED, ROUNDING, blank
+from dosimeter.attacks.analytic.first_layer import SEARCH, in_double
 from dosimeter.errors import SettingError
 from dosimeter.types import Curve, Observation, Reconstruction, Target, ThreatModel, Watch
 
@@ -115,7 +115,7 @@ class Features:
             return wanted - inputs_of(target.model, torch.cat(others), [layer.name])[layer.name].flatten()
 
         with torch.no_grad():
-            left = float(rest_of(image).square().sum())
+            left, least = float(rest_of(image).square().sum()), 1e-28 * float(wanted.square().sum())
             for _ in range(self.steps):
                 move = gauss_newton(rest_of, image, self.inner)
                 for halving in range(8):
@@ -126,7 +126,7 @@ class Features:
                 else:
                     break
                 gain, image, left = after / left, trial, after
-                if gain > 0.98:  # what is left is rounding, noise or out of reach
+                if gain > 0.98 or left <= least:  # what is left is rounding, noise or out of reach
                     break
         return image
 

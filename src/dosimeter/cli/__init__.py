@@ -1,4 +1,4 @@
-"""The command line: `dosimeter audit`, `dosimeter list`, `dosimeter study` and `dosimeter bench`.
+"""The command line: `dosimeter audit`, `check`, `list`, `study` and `bench`.
 
 `console.py` is where output goes; the other files are a command each.
 """
@@ -7,6 +7,7 @@ import typer
 
 from dosimeter.cli import bench
 from dosimeter.cli.audit import audit_command
+from dosimeter.cli.check import check_command
 from dosimeter.cli.lists import list_command
 from dosimeter.cli.study import study_command
 
@@ -17,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("audit")(audit_command)
+app.command("check")(check_command)
 app.command("list")(list_command)
 app.command("study")(study_command)
 app.add_typer(bench.app, name="bench")

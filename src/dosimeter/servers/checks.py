@@ -22,7 +22,7 @@ from dosimeter.types import Shape
 State = Mapping[str, Tensor]
 """A model's `state_dict`."""
 
-PROBES, PIXELS = 32, 64
+PROBES, PIXELS = 16, 64
 """Images of noise, and pixels of them, that are looked for in what layers see."""
 
 
@@ -78,8 +78,8 @@ def architecture(sent: nn.Module, agreed: nn.Module, *, shape: Shape, batch: int
     ]
     if sizes:
         return sorted(sizes)
-    sent, agreed = _private(sent), _private(agreed)
-    agreed.load_state_dict(sent.state_dict())
+    agreed = copy.deepcopy(agreed)
+    agreed.load_state_dict(theirs)
     images = _noise(batch, shape, sent)
     if _differing(_step(sent, images), _step(agreed, images)):
         return [Finding("architecture", "", "computes something else than the agreed program with the same weights")]
@@ -90,8 +90,8 @@ def identity_kernels(sent: nn.Module) -> list[Finding]:
     """Filters that are one number and nothing else.
 
     Under a start that has no direction of its own, the share of a filter's n entries' squares that is in a given one
-    follows Beta(1/2, (n - 1)/2). A filter is found when more than half is in one entry and so much is less likely than
-    one in a million in the whole layer, or one of all its filters.
+    follows Beta(1/2, (n - 1)/2). A filter is found when its share is above 0.9 and less likely than one in a million
+    in the whole layer. Training gives some filters a favourite entry: up to 0.53 in AlexNet trained on ImageNet.
     """
     found = []
     for name, layer in sent.named_modules():
@@ -100,7 +100,7 @@ def identity_kernels(sent: nn.Module) -> list[Finding]:
         squares = layer.weight.detach().double().flatten(1).square()  # (filters, n)
         share = squares.amax(1) / squares.sum(1).clamp_min(1e-300)
         chance = squares.numel() * betainc((squares.shape[1] - 1) / 2, 0.5, (1 - share).clamp(0, 1).cpu().numpy())
-        hits = int(((chance < 1e-6) & (share > 0.5).cpu().numpy()).sum())
+        hits = int(((chance < 1e-6) & (share > 0.9).cpu().numpy()).sum())
         if hits:
             found.append(
                 Finding("identity kernels", name, f"{hits} of {len(share)} filters copy one entry of their input")
@@ -201,7 +201,7 @@ def _differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[s
 
 
 def _carriers(model: nn.Module, shape: Shape) -> dict[str, float]:
-    """{layer: share of pixels} of the layers after the first that see half of the pixels or more."""
+    """{layer: share of pixels} of the layers after the first that see a tenth of the pixels or more."""
     images = _noise(PROBES, shape, model)
     chosen = torch.randperm(prod(shape), generator=stream(0, "pixels"))[:PIXELS].to(images.device)
     pixels = nn.functional.normalize(_centred(images.flatten(1)[:, chosen]), dim=0)  # (PROBES, PIXELS)
@@ -211,7 +211,7 @@ def _carriers(model: nn.Module, shape: Shape) -> dict[str, float]:
             continue
         seen = nn.functional.normalize(_centred(inputs.flatten(1)), dim=0)  # (PROBES, features)
         share = float(((pixels.T @ seen).abs().amax(1) > 0.99).double().mean())
-        if share >= 0.5:
+        if share >= 0.1:
             found[name] = share
     return found
 

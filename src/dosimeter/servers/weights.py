@@ -48,7 +48,7 @@ class IdentityConvolutions(Tamper):
 
     def __post_init__(self) -> None:
         if self.layers < 1:
-            raise SettingError(f"At least 1 convolution passes the image on (layers), got {self.layers}.")
+            raise SettingError(f"Identity convolutions need layers of at least 1, got {self.layers}.")
 
     def __call__(self, model: nn.Module, *, shape: Shape, batch: int) -> nn.Module:
         sent = copy.deepcopy(model)
