@@ -165,9 +165,8 @@ def test_clients_may_train_locally_and_the_attacker_may_have_to_guess_how(here: 
 def test_lists_show_what_goes_by_name(here: Path, kind: str) -> None:
     code, out, _ = call("list", kind)
     assert code == 0
-    assert {"models": "cnn", "data": "mnist-5k", "attacks": "ig-cvb", "defenses": "noise", "steps": "local"}[
-        kind
-    ] in out
+    named = {"models": "cnn", "data": "mnist-5k", "attacks": "ig-cvb", "defenses": "noise", "steps": "local"}
+    assert {**named, "servers": "permuted-rows"}[kind] in out
 
 
 def cells(out: str) -> dict[str, str]:

@@ -109,3 +109,13 @@ def test_a_step_is_the_least_squares_solution(rows: int, seed: int) -> None:
     assert torch.allclose(s, s.T)
     expected = s @ torch.linalg.pinv(matrix @ s) @ (wanted - matrix @ x.flatten())
     assert torch.allclose(found.flatten(), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+def test_an_update_of_zeros_determines_nothing() -> None:
+    images, classes = private(1, 1)
+    target = target_of(network(), SHAPE)
+    seen = observe(target, images, classes)
+    dead = seen._replace(gradient={name: torch.zeros_like(g) for name, g in seen.gradient.items()})
+    found = Features(labels=labels.Known())(target, [dead], seed=0)
+    assert found.stopped == ("not determined",)
+    assert torch.equal(found.images[0, 0], target.mean.expand(SHAPE))

@@ -144,6 +144,7 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
     assert cvb.prior == 0.01 * priors.TotalVariation()
     papers = {
         "analytic": "Inverting Gradients",
+        "features": "Inverting Gradients",
         "ig": "Inverting Gradients",
         "dlg": "Deep Leakage",
         "idlg": "iDLG",

@@ -51,11 +51,13 @@ def test_an_audit_reads_digits_out_of_a_small_network_and_says_so() -> None:
 
 def test_everything_in_a_setting_can_be_asked_of_an_audit() -> None:
     known = inspect.signature(dm.audit).parameters
-    assert {field.name: field.default for field in fields(Setting) if field.name not in ("attack", "defense")} == {
-        field.name: known[field.name].default for field in fields(Setting) if field.name not in ("attack", "defense")
+    values = ("attack", "defense", "server")
+    assert {field.name: field.default for field in fields(Setting) if field.name not in values} == {
+        field.name: known[field.name].default for field in fields(Setting) if field.name not in values
     }
     assert known["attack"].default is inspect.Parameter.empty
     assert known["defense"].default is None
+    assert known["server"].default is None
 
 
 def test_same_seed_same_bytes() -> None:

@@ -13,8 +13,8 @@ An attack is a `Search` put together from parts, one file each:
 
 `Analytic` solves instead, where the first layer is fully connected or the network is straight, `Features` where a later
 layer gives enough away. `GuessSteps` is a search by an attacker who was not told how clients train locally,
-`AverageOrders` one that averages over the orders of clients that shuffle. `presets` holds the papers' attacks with their
-printed settings. Nothing here can see the truth or a score.
+`AverageOrders` one that averages over the orders of clients that shuffle. `presets` holds the papers' attacks with
+their printed settings. Nothing here can see the truth or a score.
 """
 
 from dosimeter.attacks import (

@@ -10,7 +10,7 @@ not (see `dosimeter.servers`). Where every image has weights of its own, a batch
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -55,8 +55,6 @@ class Features:
     labels: labels_.Labels = labels_.FromLastLayer()
     steps: int = 20
     inner: int = 200
-    without: bool = False
-    """Never look at the update: the blank image."""
 
     def needs(self) -> ThreatModel:
         return ThreatModel(labels=self.labels.granted)
@@ -71,7 +69,8 @@ class Features:
         find_layers(target, batch)
 
     def blind(self) -> "Features":
-        return Features(name=f"{self.name} without the update", labels=self.labels, steps=0, without=True)
+        """Without a step the image stays blank."""
+        return replace(self, name=f"{self.name} without the update", steps=0)
 
     def __call__(
         self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
@@ -79,15 +78,17 @@ class Features:
         if len(observations) != 1:
             raise SettingError(f"The attack 'features' reads one update of each victim, got {len(observations)}.")
         (seen,) = observations
+        if seen.statistics:
+            raise SettingError(f"The attack 'features' cannot use batch-norm statistics that were sent; {SEARCH}.")
         self.check(target, seen.batch)
         labels = self.labels.find(target, seen).to(target.mean.device)
         exact, victims = in_double(target), len(seen.ids)
         layers = find_layers(exact, seen.batch)
         images = blank(exact).expand(victims, seen.batch, *target.shape).clone()
         match = torch.full((victims,), torch.inf)
-        stopped = [NOT_DETERMINED if self.without else INTERRUPTED] * victims
+        stopped = [INTERRUPTED] * victims
         try:
-            for v in range(0 if self.without else victims):
+            for v in range(victims):
                 if watch is not None:
                     watch(done=v, total=victims, match=float(match[v - 1]) if v else torch.nan, active=victims - v)
                 update = {name: seen.gradient[name][v].double() for name in exact.parameters}
@@ -175,7 +176,8 @@ def mismatch(target: Target, images: Tensor, labels: Tensor, update: dict[str, T
     labels = labels.double() if labels.is_floating_point() else labels
     simulated = grad(target.objective)(target.parameters, images, labels)
     apart = sum(float((simulated[name] - g).square().sum()) for name, g in update.items())
-    return float((apart / sum(float(g.square().sum()) for g in update.values())) ** 0.5)
+    size = sum(float(g.square().sum()) for g in update.values())
+    return (apart / size) ** 0.5 if size else torch.inf  # an update of zeros says nothing
 
 
 def inputs_of(model: nn.Module, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:

@@ -303,7 +303,7 @@ def analytic(*, labels: Literal["known", "idlg"] = "idlg") -> Analytic:
 
 
 def features(*, labels: Literal["known", "idlg"] = "idlg") -> Features:
-    """Solve a fully connected layer inside the network for its input (Prop. 1), then for the image behind it.
+    """Solve a layer inside the network for its input (Inverting Gradients, Prop. 1), then for the image behind it.
 
     Args:
         labels: granted, or read off the last layer (iDLG); only the check of the result needs them.
