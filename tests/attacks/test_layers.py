@@ -343,6 +343,18 @@ def test_functions_are_read_as_layers_are() -> None:
     assert (first.learned.name, last.learned.name) == ("first", "last")
 
 
+class Spoiled(nn.Module):
+    """A mean over channels and rows, which gives as many numbers as there are channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(1, 6, 3, padding=1), nn.Linear(6, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.conv(images).mean((1, 2)))
+        return logits
+
+
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -367,6 +379,8 @@ def after(*layers: nn.Module) -> Callable[[], nn.Module]:
         (after(nn.ReLU(), nn.Conv2d(2, 4, 4), nn.Flatten()), "fully connected"),
         (after(nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), nn.Linear(8, 4)), "2 groups"),
         (Residual, "something else than the output"),
+        (Spoiled, "calls mean"),
+        (lambda: nn.Sequential(nn.Upsample(80), nn.Conv2d(1, 1, 3), nn.Flatten(), nn.LazyLinear(4)), "interpolate"),
         (lambda: nn.Sequential(nn.Conv2d(1, 2, 3).requires_grad_(False), nn.Flatten(), nn.Linear(32, 4)), "trained"),
     ],
 )
@@ -395,6 +409,18 @@ def test_dead_layers_are_not_determined() -> None:
     assert found.stopped == ("not determined",)
     assert found.determined[0]["image"] == 0.0
     assert torch.allclose(found.images[0, 0], blank(target))
+
+
+def test_an_update_that_is_not_finite_is_not_determined() -> None:
+    target = convolutions(0, filters=(4,), strides=(1,), activation=nn.Sigmoid)
+    seen = observe(target, *private(target, 1, 0))
+    for value in (torch.nan, torch.inf):
+        broken = {
+            k: g.index_fill(1, torch.tensor([0]), value) if k == "1.weight" else g for k, g in seen.gradient.items()
+        }
+        found = solve(target, seen._replace(gradient=broken))
+        assert found.stopped == ("not determined",)
+        assert torch.equal(found.images[0, 0], blank(target))
 
 
 def test_an_audit_records_what_was_determined() -> None:

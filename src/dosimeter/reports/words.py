@@ -169,7 +169,7 @@ def shares(result: Result) -> list[Share]:
         found.append(Share("Adversarial risk", one["text"], f"further than {one['delta']:g} from the image (L2)"))
     if "recovered" in scores:
         share = percent(scores["determined"]["mean"])
-        note = f"the only image that explains the update; on average {share} % of an image's numbers are determined"
+        note = f"explains the update, none of it left open; on average {share} % of an image's numbers are determined"
         found.append(Share("Images recovered", scores["recovered"]["text"], note))
     if "labels" in scores:
         note = "granted to the attacker" if result.threat.labels else "recovered from the update"

@@ -64,7 +64,9 @@ class LayerSolver:
         observed = {name: self.seen.gradient[name][v].double() for name in self.exact.parameters}
         labels = self.labels[v].double() if self.labels.is_floating_point() else self.labels[v]
         precision = self.target.mean.dtype
-        walk = walk_down(self.exact, self.blocks, observed, labels, precision)
+        walk = Walk(blank(self.exact), {})
+        if all(g.isfinite().all() for g in observed.values()):
+            walk = walk_down(self.exact, self.blocks, observed, labels, precision)
         update = Update(self.exact, self.blocks[0].learned.weight, observed, labels, rounding=precision)
         pairs = [(image, update.mismatch(image)) for image in (walk.image, blank(self.exact))]
         image, match = min(pairs, key=lambda pair: pair[1])
@@ -124,9 +126,10 @@ def _from_loss(target: Target, block: Block, observed: Gradient, labels: Tensor)
 
 
 def _scaled_slopes(target: Target, block: Block, weight: Tensor, labels: Tensor) -> Tensor:
-    """(O,): dL/dz of a last layer without bias. Its input is s v, where v is known from the weight's rank-one gradient.
+    """(O,): dL/dz of a last layer without bias.
 
-    Of s the whole matrix is left: s dL/dz(s v) = dW v.
+    Its input is s v with a number s and the unit vector v that the weight's gradient of rank one shows. What the loss
+    sends back for s v must give that gradient: s dL/dz(s v) = dW v, as many equations as there are classes for s.
     """
     if not weight.any():
         return torch.zeros_like(weight[:, 0])

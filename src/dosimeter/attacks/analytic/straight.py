@@ -1,6 +1,7 @@
-"""A network whose layers follow one another, read off one run of it: convolutions and fully connected layers, and
-between them activations that can be undone, constants, batch norm with running statistics, average pooling, padding and
-flattening.
+"""A network whose layers follow one another, read off one run of it.
+
+These may be convolutions and fully connected layers, and between them activations that can be undone, constants, batch
+norm with running statistics, average pooling, padding and flattening.
 """
 
 from collections.abc import Callable, Sequence
@@ -102,18 +103,23 @@ class _Reader:
             sizes = tuple(out.shape[1:])
             return Reshape((sizes[0], *sizes[1:3]) if len(sizes) == 3 else (sizes[0], 1, 1))
         if name in SCALES and len(args) == 1 and not kwargs:
-            return self._scale(
-                *SCALES[name](torch.as_tensor(args[0], dtype=self._like.dtype, device=self._like.device))
-            )
+            constant = torch.as_tensor(args[0], dtype=self._like.dtype, device=self._like.device)
+            return self._scale(*SCALES[name](constant))
         if name == "batch_norm":
             return self._batch_norm(*_given(args, kwargs, **_BATCH_NORM))
         if name == "linear" and self._flat:
             return self._linear(*_given(args, kwargs, weight=None, bias=None))
         if name == "conv2d":
             return self._conv(*_given(args, kwargs, **_CONV))
-        if name in POOLS and not self._flat and (name != "mean" or out.shape[1] == self._shape[0]):
+        if name in POOLS and not self._flat and out.shape[1] == self._shape[0] and _of_pixels(name, args, kwargs):
+            self._check_size()
             return Pool(lambda x: func(x, *args, **kwargs))
         raise _refusal(f"it calls {name}")
+
+    def _check_size(self) -> None:
+        _, height, width = self._shape
+        if height * width > PIXELS_UP_TO:
+            raise _refusal(f"a layer of it sees {height}x{width} pixels, more than {PIXELS_UP_TO:,}")
 
     def _scale(self, factor: Tensor, shift: Tensor) -> Scale:
         shape = self._shape[:1] if self._flat else self._shape
@@ -147,8 +153,7 @@ class _Reader:
         _, height, width = self._shape
         if groups != 1:
             raise _refusal(f"it has a convolution in {groups} groups")
-        if height * width > PIXELS_UP_TO:
-            raise _refusal(f"a layer of it sees {height}x{width} pixels, more than {PIXELS_UP_TO:,}")
+        self._check_size()
         k, m = weight.shape[2:]
         one_hot = torch.eye(k * m, dtype=weight.dtype, device=weight.device).reshape(k * m, 1, k, m)
         pixels = torch.arange(1, height * width + 1, dtype=weight.dtype, device=weight.device)
@@ -186,6 +191,12 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any], **defaults: Any) -> li
     """A call's arguments after the first, by position or name, with their defaults."""
     given = dict(zip(defaults, args, strict=False)) | kwargs
     return [given.get(key, default) for key, default in defaults.items()]
+
+
+def _of_pixels(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a mean is taken over all pixels of a channel; other poolings always are over some."""
+    over = _given(args, kwargs, dim=None)[0]
+    return name != "mean" or (isinstance(over, list | tuple) and sorted(axis % 4 for axis in over) == [2, 3])
 
 
 def _blocks(ops: list[Op], shape: Shape) -> tuple[Block, ...]:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dosimeter.attacks.analytic.ops import returned
@@ -95,7 +96,7 @@ def solve(equations: Equations, tolerance: float) -> Solution:
     value = (basis.inside @ start).T  # (C, n)
     rank, open_ = channels * sharp, weak.new_zeros(channels * weak.shape[1], 0)
     if weak.shape[1]:
-        rows, rest = _left(equations, value, weak, gradient, sharp, gain, tolerance)
+        rows, rest = _left(equations, value, weak, gradient, sharp, gain)
         found, more, open_ = least_squares(rows, rest, tolerance)
         value = value + found.reshape(channels, -1) @ weak.T
         rank += more
@@ -177,25 +178,16 @@ def _decompose(equations: Equations, basis: _Basis, tolerance: float) -> _Gradie
     values = torch.where(values > tolerance, values, 0)
     known = (left.T @ rest)[: len(values)] / largest
     missing = matrix.shape[1] - len(values)
-    return _Gradient(
-        torch.nn.functional.pad(values, (0, missing)), right.T, torch.nn.functional.pad(known, (0, 0, 0, missing))
-    )
+    return _Gradient(F.pad(values, (0, missing)), right.T, F.pad(known, (0, 0, 0, missing)))
 
 
 def _left(
-    equations: Equations,
-    value: Tensor,
-    weak: Tensor,
-    gradient: _Gradient,
-    sharp: int,
-    gain: float,
-    tolerance: float,
+    equations: Equations, value: Tensor, weak: Tensor, gradient: _Gradient, sharp: int, gain: float
 ) -> tuple[Tensor, Tensor]:
     """Rows (m, C * w) and right-hand side (m,) of all equations for what the sharp directions leave."""
     channels, width = len(value), weak.shape[1]
     faint = int((gradient.values[sharp:] > 0).sum())
-    diagonal = torch.diag(gradient.values[sharp : sharp + faint])
-    diagonal = torch.nn.functional.pad(diagonal, (0, width - faint))
+    diagonal = F.pad(torch.diag(gradient.values[sharp : sharp + faint]), (0, width - faint))
     rows = [_repeat(diagonal, channels)]
     rest = [gradient.known[sharp : sharp + faint].T.flatten()]
     count = int(equations.known.sum())
