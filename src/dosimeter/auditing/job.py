@@ -73,6 +73,15 @@ class Job:
             return None
         return Trained(step.count(self.victims.batch), step.lr)
 
+    @property
+    def classes(self) -> int | None:
+        """Among how many classes the attack recovers labels; None where labels are granted or no classes."""
+        target = self.target
+        if self.setting.attack.needs().labels or not target.classification:
+            return None
+        with torch.no_grad():
+            return int(target.model(torch.zeros(self.victims.batch, *target.shape).to(target.mean)).shape[1])
+
     def settings(self) -> dict[str, Any]:
         """What was set, as plain values."""
         target, attack, defense = self.target, self.setting.attack, self.setting.defense

@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
 
 
 class _Evidence(NamedTuple):
-    """What is known of every image once truth and reconstruction lie side by side, (V * B,) each but `used`."""
+    """What is known of every image once truth and reconstruction lie side by side, (V * B,) each but labels."""
 
     victims: Victims
     found: Reconstruction
@@ -35,7 +35,8 @@ class _Evidence(NamedTuple):
     floor: dict[str, Tensor]  # the scores without the update
     read: Tensor
     named: Tensor | None  # whether it was told from the decoys
-    used: Tensor | None  # (V, B) labels of the attack, in the victims' order
+    used: Tensor | None  # (V, B) labels that the attack recovered, in the victims' order; None where it did not
+    right: Tensor | None  # (V,) how many of them are in the batch
     trained: Trained | None  # how clients trained locally
 
 
@@ -46,11 +47,13 @@ def judge(
     yardstick: Yardstick,
     *,
     trained: Trained | None = None,
+    classes: int | None = None,
 ) -> Verdict:
     """Match every update's images to its victims, score them and count successes.
 
     Args:
         trained: how clients trained locally, to judge an attack that had to guess it.
+        classes: among how many the attack recovered the labels; None where it was granted them.
     """
     order = metrics.match_batches(found.images, victims.images)  # (V, B)
     raw = _arrange(found.images, order)
@@ -64,10 +67,11 @@ def judge(
     named = None
     if yardstick.decoys is not None and len(yardstick.decoys):
         named = metrics.identification(images.flatten(0, 1), truth, yardstick.decoys.to(truth))
-    used = None if found.labels is None else found.labels.cpu().gather(1, order) if found.labels.ndim == 2 else None
-    evidence = _Evidence(victims, found, scores, floor, read, named, used, trained)
+    used = None if classes is None or found.labels is None else _in_order(found, victims.labels, order)
+    right = None if used is None else metrics.label_overlap(used, victims.labels)
+    evidence = _Evidence(victims, found, scores, floor, read, named, used, right, trained)
     records = [_record(evidence, i) for i in range(len(read))]
-    return Verdict(records, _summary(evidence, yardstick), images, baseline)
+    return Verdict(records, _summary(evidence, yardstick, classes), images, baseline)
 
 
 def _arrange(images: Tensor, order: Tensor) -> Tensor:
@@ -75,9 +79,16 @@ def _arrange(images: Tensor, order: Tensor) -> Tensor:
     return torch.stack([batch[where] for batch, where in zip(images, order, strict=True)])
 
 
+def _in_order(found: Reconstruction, truth: Tensor, order: Tensor) -> Tensor:
+    """(V, B): the recovered labels of the images that were matched; images that are all the same leave labels free."""
+    assert found.labels is not None
+    labels, free = found.labels.cpu(), (found.images == found.images[:, :1]).flatten(1).all(1)
+    return torch.where(free[:, None], metrics.align_labels(labels, truth), labels.gather(1, order))
+
+
 def _record(evidence: _Evidence, i: int) -> Record:
     """All that is to be said of the i-th image."""
-    victims, found, scores, floor, read, named, used, _ = evidence
+    victims, found, scores, floor, read, named, used, right, _ = evidence
     v, b = divmod(i, victims.batch)
     record: Record = {
         "victim": v,
@@ -86,8 +97,9 @@ def _record(evidence: _Evidence, i: int) -> Record:
         "index": int(victims.indices[v, b]),
         "label": victims.labels[v, b].tolist(),
     }
-    if used is not None:
+    if used is not None and right is not None:
         record["label_used"] = int(used[v, b])
+        record["labels_right"] = int(right[v])  # of this victim's batch
     record |= {key: float(values[i]) for key, values in scores.items()}
     record["read"] = bool(read[i])
     if named is not None:
@@ -105,9 +117,9 @@ def _record(evidence: _Evidence, i: int) -> Record:
     }
 
 
-def _summary(evidence: _Evidence, yardstick: Yardstick) -> dict[str, Any]:
+def _summary(evidence: _Evidence, yardstick: Yardstick, classes: int | None) -> dict[str, Any]:
     """Means and spreads, rates with intervals, the baseline and the most exposed victim."""
-    victims, found, scores, floor, read, named, used, trained = evidence
+    victims, found, scores, floor, read, named, _, right, trained = evidence
     worst = int(scores["ssim"].argmax())
     summary: dict[str, Any] = {
         "images": len(read),
@@ -119,9 +131,10 @@ def _summary(evidence: _Evidence, yardstick: Yardstick) -> dict[str, Any]:
         summary["identification"] = _rate(named) | {"chance": 1 / (len(yardstick.decoys) + 1)}
     if yardstick.delta is not None:
         summary["risk"] = adversarial_risk(scores["mse"], victims.shape, yardstick.delta)
-    if used is not None and not victims.labels.is_floating_point():
-        right = (used == victims.labels).flatten()
-        summary["labels"] = _rate(right)
+    if right is not None and classes is not None:
+        guess = float(metrics.even_guess(victims.labels, classes).mean())
+        all_right = _rate(right == victims.batch)
+        summary["labels"] = _share(int(right.sum()), len(read)) | {"guess": guess, "updates": all_right}
     if found.determined:
         summary["recovered"] = _rate(torch.tensor([why == "recovered" for why in found.stopped]))
         shares = torch.tensor([share.get("image", 0.0) for share in found.determined])
@@ -148,7 +161,11 @@ def adversarial_risk(mse: Tensor, shape: Shape, delta: float) -> dict[str, Any]:
 
 
 def _rate(hits: Tensor) -> dict[str, Any]:
-    rate = metrics.rate(int(hits.sum()), hits.numel())
+    return _share(int(hits.sum()), hits.numel())
+
+
+def _share(hits: int, of: int) -> dict[str, Any]:
+    rate = metrics.rate(hits, of)
     return {
         "hits": rate.successes,
         "of": rate.n,

@@ -56,6 +56,12 @@ class Result:
         if "identification" in self.scores:
             found = self.scores["identification"]
             lines.append(f"  identified: {found['text']}, chance {found['chance']:.1%}")
+        if "labels" in self.scores:
+            found = self.scores["labels"]
+            lines.append(
+                f"  labels right: {found['text']}, an even guess {found['guess']:.1%}; "
+                f"updates with all of them: {found['updates']['text']}"
+            )
         worst = self.scores["worst"]
         lines.append(f"  most exposed: image {worst['index']} with SSIM {worst['ssim']:.3f}")
         if self.status != "complete":

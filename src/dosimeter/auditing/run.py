@@ -124,7 +124,7 @@ def perform(
         found, blind = job.run(advance)
     seconds = time.perf_counter() - began
     reached = victims.take(slice(len(found.stopped)))
-    verdict = judge(reached, found, blind, yardstick, trained=job.trained)
+    verdict = judge(reached, found, blind, yardstick, trained=job.trained, classes=job.classes)
     lpips = yardstick.lpips.name if yardstick.lpips else None
     result = Result(
         settings=(names or {"model": type(model).__name__, "data": "the caller's"})

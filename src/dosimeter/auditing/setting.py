@@ -38,7 +38,7 @@ class Setting:
         if needed.labels and not granted.labels:
             raise SettingError(
                 f"The attack {self.attack.name!r} needs the labels, which the threat model does not grant; "
-                "grant them or let the attack recover them (labels=idlg)."
+                "grant them or let the attack recover them (labels=idlg, or counts for batches)."
             )
         if needed.secrets and not granted.secrets:
             raise SettingError(

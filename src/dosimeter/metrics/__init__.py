@@ -1,6 +1,7 @@
 """How much of a victim is in its reconstruction.
 
     images     MSE, PSNR, SSIM, SSIM under shifts; clipping and min-max scaling
+    labels     how many labels of a batch were recovered
     lpips      the perceptual distance LPIPS with AlexNet or VGG-16
     matching   which reconstruction of a batch belongs to which original
     rates      success rates with intervals, and identification among decoys
@@ -11,6 +12,7 @@ Images are (n, C, H, W) in [0, 1], scores (n,); `HIGHER_IS_BETTER` gives each sc
 """
 
 from dosimeter.metrics.images import clip, min_max, mse, psnr, ssim, ssim_shifted
+from dosimeter.metrics.labels import align_labels, even_guess, label_overlap
 from dosimeter.metrics.lpips import Lpips, find_weights
 from dosimeter.metrics.matching import match_batch, match_batches
 from dosimeter.metrics.rates import Rate, identification, rate, wilson
@@ -22,9 +24,12 @@ __all__ = [
     "Lpips",
     "Rate",
     "Scores",
+    "align_labels",
     "clip",
+    "even_guess",
     "find_weights",
     "identification",
+    "label_overlap",
     "match_batch",
     "match_batches",
     "min_max",

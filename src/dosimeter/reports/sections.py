@@ -92,8 +92,9 @@ def tiles(result: Result) -> Html:
     if "identification" in result.scores:
         one = result.scores["identification"]
         shown.append(_share("Victims identified", one, f"by chance {percent(one['chance'])} %"))
-    if "labels" in result.scores and not result.threat.labels:
-        shown.append(_share("Labels recovered", result.scores["labels"]))
+    if "labels" in result.scores:
+        one = result.scores["labels"]
+        shown.append(_share("Labels right", one, f"by an even guess {percent(one['guess'])} %"))
     return tag("dl", *shown, class_="tiles")
 
 

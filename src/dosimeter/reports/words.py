@@ -172,8 +172,11 @@ def shares(result: Result) -> list[Share]:
         note = f"explains the update, none of it left open; on average {share} % of an image's numbers are determined"
         found.append(Share("Images recovered", scores["recovered"]["text"], note))
     if "labels" in scores:
-        note = "granted to the attacker" if result.threat.labels else "recovered from the update"
-        found.append(Share("Labels right", scores["labels"]["text"], note))
+        one = scores["labels"]
+        note = f"recovered from the update, in any order; an even guess {percent(one['guess'])} %"
+        found.append(Share("Labels right", one["text"], note))
+        if result.settings["batch"] > 1:
+            found.append(Share("All labels right", one["updates"]["text"], "updates whose every label was recovered"))
     if "trained" in scores:
         found.append(
             Share("Local training guessed", scores["trained"]["text"], "what the threat model withholds of it")
