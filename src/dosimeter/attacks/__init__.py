@@ -12,9 +12,9 @@ An attack is a `Search` put together from parts, one file each:
     spaces       where images are looked for          sampling     points around a candidate
 
 `Analytic` solves instead, where the first layer is fully connected or the network is straight, `Features` where a later
-layer gives enough away. `GuessSteps` is a search by an attacker who was not told how clients train locally,
-`AverageOrders` one that averages over the orders of clients that shuffle. `presets` holds the papers' attacks with
-their printed settings. Nothing here can see the truth or a score.
+layer gives enough away; `LabelsOnly` recovers labels and no images. `GuessSteps` is a search by an attacker who was not
+told how clients train locally, `AverageOrders` one that averages over the orders of clients that shuffle. `presets`
+holds the papers' attacks with their printed settings. Nothing here can see the truth or a score.
 """
 
 from dosimeter.attacks import (
@@ -33,6 +33,7 @@ from dosimeter.attacks import (
 from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.features import Features
 from dosimeter.attacks.guess import GuessSteps
+from dosimeter.attacks.labels_only import LabelsOnly
 from dosimeter.attacks.orders import AverageOrders
 from dosimeter.attacks.search import Search, Stop
 
@@ -41,6 +42,7 @@ __all__ = [
     "AverageOrders",
     "Features",
     "GuessSteps",
+    "LabelsOnly",
     "Search",
     "Stop",
     "labels",

@@ -1,18 +1,25 @@
 """Where the labels of a search come from."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dosimeter.errors import SettingError
+from dosimeter.attacks import counts
+from dosimeter.attacks.last_layer import GRANT, LastLayer, features, find_last_layer
+from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Observation, Target
 
 
 class Labels(Protocol):
     granted: bool
     """Whether the threat model must grant them."""
+
+    def check(self, target: Target, batch: int) -> None:
+        """Refuse a task or a model whose updates do not tell them, before any work."""
+        ...
 
     def find(self, target: Target, observation: Observation) -> Tensor:
         """(V, B)"""
@@ -25,35 +32,110 @@ class Known:
 
     granted = True
 
+    def check(self, target: Target, batch: int) -> None:
+        pass
+
     def find(self, target: Target, observation: Observation) -> Tensor:
         if observation.labels is None:
             raise SettingError(
-                "This attack needs the labels, which the threat model does not grant. "
-                "Grant them (ThreatModel(labels=True)) or recover them from the update (labels=idlg)."
+                "This attack needs the labels, which the threat model does not grant. Grant them "
+                "(ThreatModel(labels=True)) or recover them from the update (labels=idlg, or counts for batches)."
             )
         return observation.labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class FromLastLayer:
-    """Read off the last layer's gradient: the row with the most negative sum is the label's (iDLG, Eq. 4).
+    """Read off the last layer's gradient, exact for one image an update: only the label's entry of p - y is negative.
 
-    With cross-entropy the gradient of row c is (p_c - [c = y]) times the layer's input, so with inputs that are not
-    negative (after ReLU or a sigmoid) only the label's row has a negative sum. Exact for one image an update.
+    `rule` says where p - y is taken from:
+
+        rows   the sums of the weight gradient's rows, (p - y) sum(f): the label's is the most negative where the
+               features f do not sum to less than 0, as after ReLU or a sigmoid (iDLG, Eq. 4)
+        bias   the bias gradient, which is p - y whatever the features are
+        auto   weight and bias gradient side by side have rank one, (p - y) (f, 1)^T: their projection on the main
+               direction is p - y up to scale, and noise on single entries averages out; see `residuals` for the sign
+
+    Deviations: iDLG's own rule is `rows`, which fails on features of both signs, for instance a ViT's.
     """
 
+    rule: Literal["auto", "bias", "rows"] = "auto"
     granted = False
 
-    def find(self, target: Target, observation: Observation) -> Tensor:
-        if not target.classification:
-            raise SettingError("Labels can be read off an update only under cross-entropy; grant the targets instead.")
-        if observation.batch != 1:
+    def __post_init__(self) -> None:
+        if self.rule not in ("auto", "bias", "rows"):
+            raise SettingError(unknown("rule to read a label", self.rule, ("auto", "bias", "rows")))
+
+    def check(self, target: Target, batch: int) -> None:
+        if batch != 1:
             raise SettingError(
-                f"iDLG reads one label off an update, but this one holds {observation.batch} images; "
-                "use --batch 1 or grant the labels."
+                f"iDLG reads one label off an update, but this one holds {batch} images; "
+                "use --batch 1, count labels (labels=counts) or grant them."
             )
-        gradient = observation.gradient[_classifier(target)]  # (V, classes, features)
-        return gradient.sum(-1).argmin(-1, keepdim=True)
+        layer = find_last_layer(target)
+        for rule, name, what in (("rows", layer.weight, "weight"), ("bias", layer.bias, "bias")):
+            if self.rule == rule and name is None:
+                raise SettingError(
+                    f"The rule {rule!r} reads the gradient of the last layer's {what}, and {layer.path!r} trains none; "
+                    "use rule=auto."
+                )
+
+    def find(self, target: Target, observation: Observation) -> Tensor:
+        self.check(target, observation.batch)
+        weight, bias = find_last_layer(target).gradients(observation)
+        if self.rule == "rows" and weight is not None:
+            return weight.sum(-1).argmin(-1, keepdim=True)
+        if self.rule == "bias" and bias is not None:
+            return bias.argmin(-1, keepdim=True)
+        return residuals(weight, bias).argmin(-1, keepdim=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How often each class occurs in a batch of any size, from the last layer's gradient; labels sorted by class.
+
+    `rule` is `fit`, which estimates the batch's mean output from the update itself (`counts.fit_counts`), or `llg`, the
+    published rule of thumb (`counts.llg_counts`). Counts are exact while the mean output is known to 1 / (2 B): about
+    always on untrained networks with a bias, the less the longer a network was trained and the larger the batch.
+    One image's label is read as by `FromLastLayer`, which is exact.
+    """
+
+    rule: Literal["fit", "llg"] = "fit"
+    granted = False
+
+    def __post_init__(self) -> None:
+        if self.rule not in ("fit", "llg"):
+            raise SettingError(unknown("rule to count labels", self.rule, ("fit", "llg")))
+
+    def check(self, target: Target, batch: int) -> None:
+        find_last_layer(target)
+        if batch > 1 and target.step is not None:
+            raise SettingError(
+                f"Labels are counted from one gradient, but the client sends {target.step!r}; "
+                f"leave the step out, use --batch 1 or {GRANT}."
+            )
+
+    def find(self, target: Target, observation: Observation) -> Tensor:
+        self.check(target, observation.batch)
+        if observation.batch == 1:
+            return FromLastLayer().find(target, observation)
+        layer = find_last_layer(target)
+        slopes, offsets = layer.gradients(observation)
+        matrix, shift = layer.values(target)
+        found = []
+        for v, own in enumerate(_own_features(target, layer, observation)):
+            slope = None if slopes is None else slopes[v]
+            if offsets is not None:
+                offset = offsets[v]
+            else:
+                assert slope is not None
+                offset = counts.pseudo_bias(slope, own)
+            if self.rule == "llg":
+                count = counts.llg_counts(offset, observation.batch)
+            else:
+                count = counts.fit_counts(matrix, shift, slope, offset, own, observation.batch)
+            found.append(torch.arange(len(count), device=count.device).repeat_interleave(count))
+        return torch.stack(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,33 +144,48 @@ class Joint:
 
     granted = False
 
+    def check(self, target: Target, batch: int) -> None:
+        if not target.classification:
+            raise SettingError("Labels can be searched only under cross-entropy; grant the targets instead.")
+
     def find(self, target: Target, observation: Observation) -> Tensor:
         """(V, B) of zeros: nothing is known of the labels before the search."""
         return torch.zeros(len(observation.ids), observation.batch, dtype=torch.long)
 
     def classes(self, target: Target) -> int:
         """How many logits a label has."""
-        if not target.classification:
-            raise SettingError("Labels can be searched only under cross-entropy; grant the targets instead.")
+        self.check(target, 1)
         with torch.no_grad():
             blank = torch.zeros(1, *target.shape, dtype=target.mean.dtype, device=target.mean.device)
             return int(target.model(blank).shape[1])
 
 
-def _classifier(target: Target) -> str:
-    """The name of the weight whose linear layer gives the model's output, found by watching a forward pass."""
-    seen: list[tuple[str, Tensor]] = []
-    hooks = [
-        module.register_forward_hook(lambda _m, _i, output, name=name: seen.append((name, output)))
-        for name, module in target.model.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
-    with torch.no_grad():
-        blank = torch.zeros(1, *target.shape, dtype=target.mean.dtype, device=target.mean.device)
-        output = target.model(blank)
-    for hook in hooks:
-        hook.remove()
-    for name, out in seen:
-        if out is output:
-            return f"{name}.weight"
-    raise SettingError("iDLG needs a model that ends in a linear layer, and this one does not; grant the labels.")
+def residuals(weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """(V, classes): p - y of one image, up to a factor above 0, from gradients (V, classes, features) and (V, classes).
+
+    It is the projection of the layer's gradient on its main direction. A bias gives the sign. Without one it follows
+    from p - y having one negative entry: the others are positive and so is their sum without the largest. Only of two
+    classes nothing is left to sum; there features are taken to sum to more than 0, as iDLG takes them.
+    """
+    parts = [part for part in (weight, None if bias is None else bias.unsqueeze(-1)) if part is not None]
+    whole = torch.cat(parts, -1)  # (V, classes, features + 1)
+    main = torch.linalg.eigh(whole @ whole.mT).eigenvectors[..., -1:]  # (V, classes, 1)
+    direction = whole.mT @ main  # (V, features + 1, 1)
+    found = (whole @ direction).squeeze(-1)  # each row by itself, so that small entries keep their digits
+    if bias is not None:
+        sign = (found * bias).sum(-1)
+    else:
+        sign = found.sort(-1).values[..., 1:-1].sum(-1)
+        sign = torch.where(sign == 0, direction.sum((-2, -1)), sign)
+    return torch.where(sign[:, None] < 0, -found, found)
+
+
+def _own_features(target: Target, layer: LastLayer, seen: Observation) -> Iterator[Tensor]:
+    """(n, features) of the attacker's own images for every victim: the same for all unless clients send statistics."""
+    images = counts.own_images(target)
+    if seen.statistics is None:
+        yield from [features(target, layer, images)] * len(seen.ids)
+        return
+    for v in range(len(seen.ids)):
+        sent = {name: (mean[v], variance[v]) for name, (mean, variance) in seen.statistics.items()}
+        yield features(replace(target, statistics=sent), layer, images)

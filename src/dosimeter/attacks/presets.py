@@ -8,13 +8,18 @@ from dosimeter.attacks import labels as labels_
 from dosimeter.attacks import likelihoods, masks, optimisers, priors, sampling, schedules, starts, treatments
 from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.features import Features
+from dosimeter.attacks.labels_only import LabelsOnly
 from dosimeter.attacks.search import Search, Stop
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Attack
 
 T = TypeVar("T")
 
-_LABELS: dict[str, labels_.Labels] = {"known": labels_.Known(), "idlg": labels_.FromLastLayer()}
+_LABELS: dict[str, labels_.Labels] = {
+    "known": labels_.Known(),
+    "idlg": labels_.FromLastLayer(),
+    "counts": labels_.Counts(),
+}
 
 Ignore = Literal["nothing", "noise", "bottleneck"]
 """Which tensors are left out of the match: none, those that noise drawn inside the model touches (CVB, Eq. 4), or the
@@ -44,7 +49,7 @@ def inverting_gradients(
     plateau: int = 400,
     patience: int | None = None,
     target: float | None = None,
-    labels: Literal["known", "idlg"] = "known",
+    labels: Literal["known", "idlg", "counts"] = "known",
     ignore: Ignore = "nothing",
     secrets: Secrets = "resampled",
     draws: int = 1,
@@ -69,7 +74,7 @@ def inverting_gradients(
         plateau: see `decay`.
         patience: stop after so many steps without a lower loss.
         target: stop at this loss.
-        labels: granted, or read off the last layer (iDLG).
+        labels: granted, or read off the last layer: of one image (iDLG), or how often each class occurs in a batch.
         ignore: leave out the tensors that noise drawn inside the model touches; see `ignoring`.
         secrets: what is supposed of such noise: drawn anew at every step, its mean, searched with the image, or known.
         draws: the mean over so many draws, where it is drawn anew.
@@ -358,13 +363,19 @@ def idlg(
     line: Literal["none", "wolfe"] = "none",
     target: float | None = 1e-6,
     keep: Literal["last", "best"] = "best",
+    rule: Literal["auto", "bias", "rows"] = "auto",
 ) -> Search:
     """iDLG (Zhao et al. 2020), Alg. 1: the label from the last layer (Eq. 4), then the image as in DLG.
 
-    Settings as in `dlg`.
+    Args:
+        rule: where the label is taken from: iDLG's own sums of rows, the bias, or the whole layer.
+        steps, inner, lr, restarts, line, target, keep: as in `dlg`.
+
+    Deviations: the label is read off the whole layer, since sums of rows fail on features of both signs; where they
+    are right, both are.
     """
     search = dlg(steps=steps, inner=inner, lr=lr, restarts=restarts, line=line, target=target, keep=keep)
-    return replace(search, name="idlg", labels=labels_.FromLastLayer())
+    return replace(search, name="idlg", labels=labels_.FromLastLayer(rule=rule))
 
 
 def cpl(
@@ -394,6 +405,23 @@ def cpl(
     return replace(search, name="cpl", prior=prior, labels=labels, start=starts.Tiled(across=2))
 
 
+def labels_only(*, rule: Literal["fit", "llg", "auto", "bias", "rows"] = "fit") -> LabelsOnly:
+    """Only the labels of a batch and no images: LLG (Wainakh et al. 2021), iDLG, or a fit of the last layer.
+
+    Args:
+        rule: how often each class occurs in a batch of any size, by a fit or by LLG; or the label of one image, from
+            the whole last layer, its bias or the sums of its rows (iDLG, Eq. 4).
+    """
+    finders: dict[str, labels_.Labels] = {
+        "fit": labels_.Counts(rule="fit"),
+        "llg": labels_.Counts(rule="llg"),
+        "auto": labels_.FromLastLayer(rule="auto"),
+        "bias": labels_.FromLastLayer(rule="bias"),
+        "rows": labels_.FromLastLayer(rule="rows"),
+    }
+    return LabelsOnly(labels=_pick("rule", rule, finders))
+
+
 BY_NAME: dict[str, Callable[..., Attack]] = {
     "ig": inverting_gradients,
     "ig-a": inverting_gradients_a,
@@ -407,6 +435,7 @@ BY_NAME: dict[str, Callable[..., Attack]] = {
     "cpl": cpl,
     "analytic": analytic,
     "features": features,
+    "labels": labels_only,
 }
 """The names that the command line knows."""
 

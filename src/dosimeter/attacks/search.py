@@ -115,6 +115,7 @@ class Search:
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse parts that do not fit the task, before any work."""
+        self.labels.check(target, batch)
         self.prior.check(target)
         self.only.check(target)
         if self.median is not None and min(target.shape[1:]) < 2:

@@ -49,6 +49,7 @@ class Analytic:
                 f"The analytic attack solves for one image, but an update holds {batch}, whose gradients are summed; "
                 f"use --batch 1 or {SEARCH}."
             )
+        self.labels.check(target, batch)
         exact = in_double(target)
         if find_first_layer(exact) is not None:
             return

@@ -1,0 +1,82 @@
+"""The linear layer that gives the model's output, found by watching the model run rather than from a list of models.
+
+Under cross-entropy the gradient of that layer, z = W f + b, holds what tells the labels of a batch of B images:
+
+    dW = 1/B sum_i (p_i - y_i) f_i^T      db = 1/B sum_i (p_i - y_i)
+
+with softmax outputs p_i, labels y_i as unit vectors and features f_i, which go into the layer.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dosimeter.errors import SettingError
+from dosimeter.types import Observation, Target
+
+GRANT = "grant the labels (labels=known)"
+
+
+class LastLayer(NamedTuple):
+    """Names of its parameters; None where it has none or does not train it."""
+
+    path: str  # of the module
+    weight: str | None  # (classes, features)
+    bias: str | None  # (classes,)
+
+    def gradients(self, seen: Observation) -> tuple[Tensor | None, Tensor | None]:
+        """What every victim's update holds of weight (V, classes, features) and bias (V, classes), in float64."""
+        found = [None if name is None else seen.gradient[name].double() for name in (self.weight, self.bias)]
+        return found[0], found[1]
+
+    def values(self, target: Target) -> tuple[Tensor, Tensor | None]:
+        """Weight (classes, features) and bias (classes,) themselves, trained or not, in float64."""
+        layer = target.model.get_submodule(self.path)
+        assert isinstance(layer, nn.Linear)
+        return layer.weight.detach().double(), None if layer.bias is None else layer.bias.detach().double()
+
+
+def find_last_layer(target: Target) -> LastLayer:
+    """The layer whose gradient tells the labels, or a refusal where none does."""
+    if not target.classification:
+        raise SettingError("Labels can be read off an update only under cross-entropy; grant the targets instead.")
+    calls: list[tuple[str, nn.Linear, Tensor]] = []
+    hooks = [
+        module.register_forward_hook(lambda layer, _i, output, name=name: calls.append((name, layer, output)))
+        for name, module in target.model.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        with torch.no_grad():
+            output = target.model(torch.zeros(2, *target.shape).to(target.mean))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    last = next(((name, layer) for name, layer, out in calls if out is output), None)
+    if last is None:
+        raise SettingError(
+            f"Labels are read off a linear layer that gives the output, and this model does not end in a linear layer; "
+            f"{GRANT}."
+        )
+    name, layer = last
+    if sum(called is layer for _, called, _ in calls) > 1:
+        raise SettingError(f"The last layer {name!r} is used more than once, so its gradient is a sum; {GRANT}.")
+    trained = {id(p): key for key, p in target.model.named_parameters() if p.requires_grad}
+    weight, bias = (trained.get(id(p)) for p in (layer.weight, layer.bias))
+    if weight is None and bias is None:
+        raise SettingError(f"The last layer {name!r} is not trained, so the update does not tell labels; {GRANT}.")
+    return LastLayer(name, weight, bias)
+
+
+def features(target: Target, layer: LastLayer, images: Tensor) -> Tensor:
+    """(n, features): what goes into the last layer for images of the attacker's own, in float64."""
+    seen: list[Tensor] = []
+    hook = target.model.get_submodule(layer.path).register_forward_pre_hook(lambda _l, inputs: seen.append(inputs[0]))
+    anything = torch.zeros(len(images), dtype=torch.long, device=images.device)
+    try:
+        with torch.no_grad():
+            target.objective(target.parameters, images, anything)
+    finally:
+        hook.remove()
+    return seen[0].double()
