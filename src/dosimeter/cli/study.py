@@ -49,11 +49,10 @@ def study_command(
         for row, outcome, there in studies.run(study, folder):
             found.append((row, outcome))
             took = "kept from before" if there else f"{outcome.seconds:.0f} s"
-            err.print(
-                escape(f"{len(found)}/{len(rows)} {row.model}: PSNR {outcome.psnr:.2f} ({took})"), highlight=False
-            )
+            said = ", ".join(cell for cell in study.cells(row, outcome) if cell != "-")
+            err.print(escape(f"{len(found)}/{len(rows)} {said} ({took})"), highlight=False, soft_wrap=True)
     out.print(f"{study.question}\n", markup=False, highlight=False, soft_wrap=True)
-    out.print(studies.as_markdown(found), markup=False, highlight=False, soft_wrap=True)
+    out.print(studies.as_markdown(study, found), markup=False, highlight=False, soft_wrap=True)
 
 
 def _densities(folder: Path, points: int, steps: int) -> None:

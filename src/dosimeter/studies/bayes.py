@@ -32,6 +32,7 @@ BALLS = Study(
         for steps in (25, 50, 100, 200)
         for k in (1, 4, 16)
     ),
+    columns=("model", "attack", "defense", "data", "steps", "PSNR", "without the update", "SSIM", "images read"),
 )
 
 

@@ -1,16 +1,20 @@
 """A study: audits that differ in one thing, run in turn, each kept as soon as it is done."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
 
 from dosimeter import defenses, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import audit
 from dosimeter.errors import OutputError
-from dosimeter.task import load_task
+from dosimeter.rng import numpy_stream
+from dosimeter.task import Task, load_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,27 +24,19 @@ class Row:
     model: str
     data: str = "cifar10"
     attack: str = "ig"
-    defense: str = "none"
     victims: int = 4
-    batch: int = 1
     steps: int | None = 200  # None for an attack that takes none
+    batch: int = 1
+    defense: str = "none"
+    trained: int = 0  # steps of SGD that the model was trained for on the images of its split
     split: str = "train"
     size: int | None = None
     seed: int = 0
     published: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Study:
-    """Rows with a question that they answer together."""
-
-    name: str
-    question: str
-    rows: tuple[Row, ...]
-
-
 class Outcome(NamedTuple):
-    """What came of a row: means over its images, and the same without the update."""
+    """What came of a row: means over its images, the same without the update, and labels where they were recovered."""
 
     psnr: float
     ssim: float
@@ -48,6 +44,51 @@ class Outcome(NamedTuple):
     blind_ssim: float
     read: str
     seconds: float
+    labels: str | None = None
+    guess: float | None = None  # the share of labels that an even guess gets
+    updates: str | None = None  # those with all labels right
+
+
+COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
+    "model": lambda row, _: f"`{row.model}`",
+    "data": lambda row, _: f"{row.victims} of {row.data}",
+    "steps": lambda row, _: row.steps or "-",
+    "PSNR": lambda _, o: f"{o.psnr:.2f}",
+    "without the update": lambda _, o: f"{o.blind_psnr:.2f}",
+    "SSIM": lambda _, o: f"{o.ssim:.3f}",
+    "images read": lambda _, o: o.read,
+    "attack": lambda row, _: f"`{row.attack}`",
+    "defense": lambda row, _: row.defense,
+    "steps trained": lambda row, _: row.trained or "-",
+    "updates": lambda row, _: f"{row.victims} of {row.batch}",
+    "labels right": lambda _, o: o.labels or "-",
+    "even guess": lambda _, o: "-" if o.guess is None else f"{o.guess:.0%}",
+    "all labels right": lambda _, o: o.updates or "-",
+    "published": lambda row, _: row.published or "-",
+}
+"""What a table may show of a row, by its heading."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Rows with a question that they answer together, and what their table shows."""
+
+    name: str
+    question: str
+    rows: tuple[Row, ...]
+    columns: tuple[str, ...] = (
+        "model",
+        "data",
+        "steps",
+        "PSNR",
+        "without the update",
+        "SSIM",
+        "images read",
+        "published",
+    )
+
+    def cells(self, row: Row, outcome: Outcome) -> list[str]:
+        return [str(COLUMNS[name](row, outcome)) for name in self.columns]
 
 
 def run(study: Study, folder: Path) -> Iterator[tuple[Row, Outcome, bool]]:
@@ -66,53 +107,58 @@ def run(study: Study, folder: Path) -> Iterator[tuple[Row, Outcome, bool]]:
         yield row, Outcome(**kept[key]), there
 
 
-def as_markdown(found: list[tuple[Row, Outcome]]) -> str:
+def as_markdown(study: Study, found: list[tuple[Row, Outcome]]) -> str:
     """The table that stands in the documents."""
-    several = len({(row.attack, row.defense) for row, _ in found}) > 1
-    heads = (
-        "model",
-        *(("attack", "defense") if several else ()),
-        "data",
-        "steps",
-        "PSNR",
-        "without the update",
-        "SSIM",
-    )
-    heads = (*heads, "images read", "published")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for row, o in found:
-        data, steps = f"{row.victims} of {row.data}", row.steps or "-"
-        data += f", {row.batch} an update" if row.batch > 1 else ""
-        how = f"`{row.attack}` | `{row.defense}` | " if several else ""
-        lines.append(
-            f"| `{row.model}` | {how}{data} | {steps} | {o.psnr:.2f} | {o.blind_psnr:.2f} | {o.ssim:.3f} | {o.read} "
-            f"| {row.published or '-'} |"
-        )
-    return "\n".join(lines)
+    lines = [f"| {' | '.join(study.columns)} |", "|---" * len(study.columns) + "|"]
+    return "\n".join(lines + [f"| {' | '.join(study.cells(row, outcome))} |" for row, outcome in found])
 
 
 def _audit(row: Row) -> Outcome:
     attack = spec.make("attack", row.attack, presets.BY_NAME, steps=row.steps)
     defense = spec.make("defense", row.defense, defenses.BY_NAME)
     task = load_task(row.model, row.data, row.victims, seed=row.seed, batch=row.batch, split=row.split, size=row.size)
+    if row.trained:
+        _train(task, row)
     result = audit(task.model, task.victims, attack=attack, defense=defense, seed=row.seed, names=task.names)
     scores, blind = result.scores["scores"], result.scores["baseline"]
+    labels = result.scores.get("labels")
     return Outcome(
         scores["psnr"]["mean"],
         scores["ssim"]["mean"],
         blind["psnr"]["mean"],
         blind["ssim"]["mean"],
-        "{hits} of {of}".format(**result.scores["success"]),
+        _count(result.scores["success"]),
         round(result.seconds, 1),
+        _count(labels) if labels else None,
+        labels["guess"] if labels else None,
+        _count(labels["updates"]) if labels else None,
     )
 
 
-def _entry(item: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    return {"row": json.loads(item[0]), "outcome": item[1]}
+def _count(rate: dict[str, Any]) -> str:
+    return f"{rate['hits']:,} of {rate['of']:,}"
+
+
+def _train(task: Task, row: Row) -> None:
+    """Plain training in place: SGD with rate 0.05 and momentum 0.9 on random batches of 64."""
+    draws = numpy_stream(row.seed, "training", row.split)
+    labels, optimiser = task.dataset.labels(row.split), torch.optim.SGD(task.model.parameters(), lr=0.05, momentum=0.9)
+    task.model.train()
+    for _ in range(row.trained):
+        places = draws.integers(0, len(labels), 64)
+        optimiser.zero_grad()
+        output = task.model(task.dataset.images(row.split, places))
+        torch.autograd.backward(F.cross_entropy(output, torch.from_numpy(labels[places])))
+        optimiser.step()
+    task.model.eval()
 
 
 def _key(row: Row) -> str:
     return json.dumps(asdict(row), sort_keys=True)
+
+
+def _entry(item: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    return {"row": json.loads(item[0]), "outcome": item[1]}
 
 
 def write(path: Path, value: dict[str, Any]) -> None:
@@ -132,7 +178,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     try:
         rows = json.loads(path.read_text())["rows"]
-        kept = {_key(Row(**entry["row"])): dict(entry["outcome"]) for entry in rows}
-        return {key: Outcome(**outcome)._asdict() for key, outcome in kept.items()}
+        kept = [(Row(**entry["row"]), Outcome(**entry["outcome"])) for entry in rows]  # older files say less
+        return {_key(row): outcome._asdict() for row, outcome in kept}
     except (ValueError, KeyError, TypeError) as error:
         raise OutputError(f"{path} is no study of this program ({error}); delete it or give another --out.") from error

@@ -1,0 +1,40 @@
+"""What updates say of their labels, from the last layer alone (iDLG; LLG), without a search for images."""
+
+from dosimeter.studies.sweep import Row, Study
+
+_SIZES = ((64, 1), (64, 16), (16, 100))
+"""Updates of so many images; 100 is more than there are classes."""
+
+
+def _row(model: str, victims: int, batch: int, *, rule: str = "", defense: str = "none", trained: int = 0) -> Row:
+    attack = f"labels:rule={rule}" if rule else "labels"
+    return Row(model=model, attack=attack, victims=victims, batch=batch, steps=None, defense=defense, trained=trained)
+
+
+STUDY = Study(
+    name="labels",
+    question="How many labels of a batch does an update give away, and in how many updates all of them?",
+    columns=(
+        "model",
+        "attack",
+        "defense",
+        "steps trained",
+        "updates",
+        "labels right",
+        "even guess",
+        "all labels right",
+    ),
+    rows=(
+        *(
+            _row(model, *size)
+            for model in ("cnn", "lenet", "mlp", "mlp-no-bias", "cnn:bias=false", "vit-released")
+            for size in _SIZES
+        ),
+        *(_row("vit", *size) for size in ((16, 1), (16, 16), (4, 100))),
+        _row("vit", 16, 1, rule="rows"),
+        *(_row("cnn", *size, rule="llg") for size in _SIZES[1:]),
+        *(_row("cnn", 64, 16, defense=f"noise:sigma={sigma}") for sigma in ("0.001", "0.01", "0.1")),
+        *(_row("lenet", 64, 16, defense=f"noise:sigma={sigma}") for sigma in ("0.01", "0.1")),
+        *(_row("cnn", *size, trained=steps) for steps in (50, 500) for size in ((64, 1), (64, 8), *_SIZES[1:])),
+    ),
+)
