@@ -118,7 +118,7 @@ def test_idlg_says_where_it_cannot_work() -> None:
         labels.FromLastLayer().find(target, pair)
     odd = target_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.Sigmoid()), (1, 6, 6))
     seen = observe(odd, torch.rand(1, 1, 1, 6, 6), torch.tensor([[0]]))
-    with pytest.raises(SettingError, match="ends in a linear layer"):
+    with pytest.raises(SettingError, match="does not end in a linear layer"):
         labels.FromLastLayer().find(odd, seen)
 
 
@@ -152,6 +152,7 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
         "ignore": "CVB, Eq. 4",
         "bayes": "Balunovic",
         "grad": "Yin",
+        "labels": "LLG (Wainakh et al. 2021)",
     }
     for name, preset in presets.BY_NAME.items():
         assert papers[name.partition("-")[0]] in (preset.__doc__ or "")

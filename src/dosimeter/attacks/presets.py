@@ -201,7 +201,7 @@ def bayes(
     lr: float = 0.5,
     decay: float = 0.99,
     restarts: int = 1,
-    labels: Literal["known", "idlg"] = "known",
+    labels: Literal["known", "idlg", "counts"] = "known",
 ) -> Search:
     """The adversary of the Bayes paper (Balunovic et al. 2022), Alg. 1: the defense's own density and a prior.
 
@@ -266,7 +266,7 @@ def grad_inversion(
     group: float = 0.0,
     restarts: int = 1,
     langevin: float = 0.0,
-    labels: Literal["known", "idlg"] = "known",
+    labels: Literal["known", "idlg", "counts"] = "known",
 ) -> Search:
     """A search of the kind of GradInversion (Yin et al. 2021), Eq. 2 and 8 to 11: squared L2 match, many priors.
 

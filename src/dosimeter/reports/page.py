@@ -9,7 +9,17 @@ from dosimeter.errors import OutputError
 from dosimeter.reports import figures, gallery, sections
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.style import CSS
-from dosimeter.reports.words import blind_reads, count, duration, headline, interruption, meaning, ssim, verdict
+from dosimeter.reports.words import (
+    blind_reads,
+    count,
+    duration,
+    headline,
+    interruption,
+    labels_said,
+    meaning,
+    ssim,
+    verdict,
+)
 
 TITLE = "Gradient leakage audit"
 
@@ -56,7 +66,7 @@ def _main(result: Result) -> list[Html]:
     """The sections in reading order."""
     stopped = interruption(result)
     banner = tag("p", tag("strong", "Interrupted. "), stopped, class_="banner", role="note") if stopped else Html()
-    words = (tag("h2", *_unbroken(verdict(result))), tag("p", meaning(result)))
+    words = (tag("h2", *_unbroken(verdict(result))), tag("p", f"{labels_said(result)} {meaning(result)}".strip()))
     return [
         banner,
         tag("section", *words, sections.tiles(result), class_=_level(result)),

@@ -9,7 +9,18 @@ from rich.table import Table
 from rich.text import Text
 
 from dosimeter.auditing import Result
-from dosimeter.reports.words import clean, count, duration, grants, headline, interruption, rows, shares, verdict
+from dosimeter.reports.words import (
+    clean,
+    count,
+    duration,
+    grants,
+    headline,
+    interruption,
+    labels_said,
+    rows,
+    shares,
+    verdict,
+)
 
 
 def print_result(result: Result, console: Console, *, where: Path | None = None) -> None:
@@ -19,7 +30,8 @@ def print_result(result: Result, console: Console, *, where: Path | None = None)
     s = result.settings
     about = f"{count(s['victims'], 'update')} of {count(s['batch'], 'image')}, defense {s['defense']}"
     about += "" if result.threat.server == "honest" else f", server {result.threat.server}"
-    body = Text.assemble(say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n", say(verdict(result)))
+    said = f"{verdict(result)} {labels_said(result)}".strip()
+    body = Text.assemble(say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n", say(said))
     console.print(Panel(body, box=box.ROUNDED, expand=False, padding=(0, 1)))
     console.print(_scores(result, say))
     console.print(_rates(result, say))

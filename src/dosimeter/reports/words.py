@@ -123,6 +123,15 @@ def verdict(result: Result) -> str:
     return f"{first}; without the update the same attack reads {blind:,}."
 
 
+def labels_said(result: Result) -> str:
+    """How many labels were recovered; nothing where they were granted."""
+    if "labels" not in result.scores:
+        return ""
+    one = result.scores["labels"]
+    were = "was" if one["hits"] == 1 else "were"
+    return f"{one['hits']:,} of {one['of']:,} labels {were} recovered; an even guess gets {percent(one['guess'])} %."
+
+
 def meaning(result: Result) -> str:
     """What the verdict is about and what it does not show."""
     threshold = result.scores["success"]["threshold"]
