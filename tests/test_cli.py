@@ -27,6 +27,7 @@ def make_model():
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.Sigmoid(), nn.Linear(16, 10))
 
 def empty(): return nn.Flatten()
+def squashed(): return nn.Sequential(make_model(), nn.Sigmoid())
 def number(): return 7
 def poisoned():
     model = make_model()
@@ -125,6 +126,39 @@ def test_an_attack_that_solves_has_no_steps(here: Path) -> None:
     code, _, err = call("audit", "--model", "convnet:width=2", "--victims", "2", "--attack", "analytic")
     assert code == 2
     assert "it calls max_pool2d" in " ".join(err.split())
+
+
+def test_labels_are_measured_alone_without_a_search(here: Path) -> None:
+    words = (
+        "audit",
+        "--model",
+        "lenet:width=4",
+        "--victims",
+        "3",
+        "--batch",
+        "12",
+        "--decoys",
+        "0",
+        "--attack",
+        "labels",
+    )
+    code, out, err = call(*words, "--out", "run")
+    assert code == 0, err
+    said = " ".join(out.split())
+    assert "36 of 36 labels were recovered; an even guess gets" in said
+    assert "Labels right" in said
+    assert "All labels right" in said
+    document = read_run(here / "run").document
+    assert document is not None
+    assert document["scores"]["labels"]["updates"]["text"].endswith("(3 of 3)")
+    assert document["threat"]["labels"] is False
+    assert "36 of 36 labels were recovered" in (here / "run" / "report.html").read_text()
+    code, out, _ = call(*words, "--dry-run")
+    assert code == 0
+    assert "from one tile" in " ".join(out.split())
+    code, _, err = call(*words, "--steps", "5")
+    assert code == 2
+    assert "no setting 'steps'" in err
 
 
 def test_own_loss_and_own_data(here: Path) -> None:
@@ -275,6 +309,10 @@ REFUSALS = [
     (("--attack", "ig:tv=much"), "expects a number", "'much'"),
     (("--attack", "ig:tv"), "key=value", "'tv'"),
     (("--attack", "ig:distance=l3"), "expects cosine or mean-cosine or l2", "'l3'"),
+    (("--attack", "ig:labels=idlg", "--batch", "2"), "iDLG reads one label", "labels=counts"),
+    (("--attack", "ig:labels=counts", "--loss", "mine.py:half_square"), "only under cross-entropy", "grant"),
+    (("--attack", "ig:labels=counts", "--model", "mine.py:squashed"), "not end in a linear layer", "labels=known"),
+    (("--attack", "idlg:rule=row"), "expects auto or bias or rows", "'row'"),
     (("--defense", "nois"), "Unknown defense 'nois'", "'noise'"),
     (("--defense", "noise:sigma=-1"), "at least 0", "-1"),
     (("--step", "500"), "Unknown step '500'", "--steps"),

@@ -7,7 +7,7 @@ import pytest
 
 from dosimeter import metrics
 from dosimeter.auditing import Result
-from dosimeter.reports.words import clean, duration, meaning, number, percent, rows, verdict
+from dosimeter.reports.words import clean, duration, labels_said, meaning, number, percent, rows, shares, verdict
 
 
 def with_rate(result: Result, hits: int, of: int, blind: int = 0) -> Result:
@@ -47,6 +47,15 @@ def with_rate(result: Result, hits: int, of: int, blind: int = 0) -> Result:
 )
 def test_verdict(colour: Result, hits: int, of: int, blind: int, sentence: str) -> None:
     assert verdict(with_rate(colour, hits, of, blind)) == sentence
+
+
+def test_labels_are_said_where_they_were_recovered(colour: Result, grey: Result) -> None:
+    assert labels_said(colour) == "5 of 5 labels were recovered; an even guess gets 10 %."
+    names = [share.name for share in shares(colour)]
+    assert "Labels right" in names
+    assert "All labels right" not in names  # of one image it would say the same again
+    assert labels_said(grey) == ""
+    assert "Labels right" not in [share.name for share in shares(grey)]
 
 
 def test_meaning_warns_unless_all_was_read(colour: Result) -> None:

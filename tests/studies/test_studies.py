@@ -5,11 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from dosimeter import models, studies
 from dosimeter.cli import app
 from dosimeter.errors import OutputError
+from dosimeter.studies import sweep
+from dosimeter.task import load_task
 
 TINY = replace(
     studies.BY_NAME["pooling"],
@@ -46,6 +49,48 @@ def test_a_row_is_the_audit_that_the_command_makes(tmp_path: Path) -> None:
     scores = json.loads((tmp_path / "run" / "records.json").read_text())["scores"]
     assert outcome.psnr == scores["scores"]["psnr"]["mean"]
     assert outcome.blind_psnr == scores["baseline"]["psnr"]["mean"]
+
+
+def test_the_study_of_labels_trains_defends_and_prints_labels(tmp_path: Path) -> None:
+    study = studies.BY_NAME["labels"]
+    few = {"model": "lenet:width=2", "data": "mnist-5k", "attack": "labels", "victims": 3, "batch": 4, "steps": None}
+    rows = (
+        studies.Row(**few),  # type: ignore[arg-type]
+        studies.Row(**few, defense="noise:sigma=10"),  # type: ignore[arg-type]
+        studies.Row(**few, trained=3),  # type: ignore[arg-type]
+    )
+    found = list(studies.run(replace(study, rows=rows), tmp_path))
+    plain, noisy, trained = (outcome for _, outcome, _ in found)
+    assert (plain.labels, plain.updates) == ("12 of 12", "3 of 3")
+    assert noisy.updates == "0 of 3"
+    assert trained.blind_psnr == plain.blind_psnr
+    table = studies.as_markdown(study, [(row, outcome) for row, outcome, _ in found])
+    assert table.splitlines()[0].startswith("| model | attack | defense | steps trained | updates | labels right |")
+    assert "| noise:sigma=10 | - | 3 of 4 |" in table
+    assert "| none | 3 | 3 of 4 |" in table
+
+
+def test_training_changes_the_model_and_is_the_same_again() -> None:
+    row = studies.Row(model="lenet:width=2", data="mnist-5k", victims=1, trained=2)
+    before, once, again = (load_task(row.model, row.data, row.victims, seed=0) for _ in range(3))
+    for task in (once, again):
+        sweep._train(task, row)
+    pairs = list(zip(before.model.parameters(), once.model.parameters(), again.model.parameters(), strict=True))
+    assert all(torch.equal(b, c) for _, b, c in pairs)
+    assert not any(torch.equal(a, b) for a, b, _ in pairs)
+    assert not once.model.training
+
+
+def test_a_file_that_says_less_of_its_rows_is_read_with_the_defaults(tmp_path: Path) -> None:
+    next(iter(studies.run(TINY, tmp_path)))
+    path = tmp_path / "study.json"
+    kept = json.loads(path.read_text())
+    for name in ("batch", "defense", "trained"):
+        del kept["rows"][0]["row"][name]
+    for name in ("labels", "guess", "updates"):
+        del kept["rows"][0]["outcome"][name]
+    path.write_text(json.dumps(kept))
+    assert next(iter(studies.run(TINY, tmp_path)))[2]
 
 
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:

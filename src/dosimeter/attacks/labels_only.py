@@ -39,10 +39,13 @@ class LabelsOnly:
         victims = len(seen.ids)
         if watch is not None:
             watch(done=0, total=1, match=torch.nan, active=victims)
+        labels = None if self.labels is None else self.labels.find(target, seen)
+        if watch is not None:
+            watch(done=1, total=1, match=torch.nan, active=0)
         none = torch.zeros(victims, dtype=torch.long, device=target.mean.device)
         return Reconstruction(
             images=blank(target).expand(victims, seen.batch, *target.shape),
-            labels=None if self.labels is None else self.labels.find(target, seen),
+            labels=labels,
             match=none.to(target.mean),
             steps=none,
             restart=none,

@@ -151,12 +151,15 @@ def estimate(model: nn.Module, victims: Victims, setting: Setting, *, steps: int
     """Time and memory of an audit, from the plan and from one tile's first three steps, actually run.
 
     Args:
-        steps: the most that the attack would take; None for one that solves a tile's victims one after another.
+        steps: the most that the attack would take; None for one that takes none and says itself how much it has to do.
     """
     job = Job(model, victims, setting)
     marks: list[float] = []
+    told = 0
 
     def watch(*, done: int, total: int, match: float, active: int) -> None:
+        nonlocal told
+        told = total
         marks.append(time.perf_counter())
         if len(marks) > 3:
             raise KeyboardInterrupt
@@ -164,7 +167,7 @@ def estimate(model: nn.Module, victims: Victims, setting: Setting, *, steps: int
     job.attack_first_tile(watch)
     each = (marks[-1] - marks[0]) / max(1, len(marks) - 1)
     tiles = -(-len(victims.ids) // job.plan.victims)
-    seconds = each * (job.plan.victims if steps is None else steps) * -(-tiles // job.plan.workers)
+    seconds = each * (told if steps is None else steps) * -(-tiles // job.plan.workers)
     return {"seconds": seconds, "bytes": job.plan.bytes, "tiles": tiles, "tile": job.plan.victims}
 
 

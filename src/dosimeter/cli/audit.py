@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dosimeter import clients, data, defenses, metrics, servers, spec, store
-from dosimeter.attacks import AverageOrders, GuessSteps, Search, presets
+from dosimeter.attacks import AverageOrders, GuessSteps, LabelsOnly, Search, presets
 from dosimeter.auditing import Interrupted, Result, Setting, Yardstick, estimate, perform
 from dosimeter.cli.console import err, out, refusals
 from dosimeter.errors import SettingError
@@ -186,6 +186,7 @@ def _plan(task: Task, setting: Setting) -> Table:
     steps = _most_steps(setting.attack)
     guess = estimate(task.model, task.victims, setting, steps=steps)
     basis = "from the first 3 victims" if steps is None else f"{steps} steps, from the first 3 of one tile"
+    basis = "from one tile" if isinstance(setting.attack, LabelsOnly) else basis
     table = Table("what", "value", title="Dry run: nothing was attacked, nothing was written")
     rows = {
         "model": f"{type(task.model).__name__}, {sum(p.numel() for p in task.model.parameters()):,} parameters",
