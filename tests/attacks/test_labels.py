@@ -228,6 +228,16 @@ def test_a_search_goes_on_with_counted_labels() -> None:
     assert result.scores["scores"]["ssim"]["mean"] > result.scores["baseline"]["ssim"]["mean"] + 0.1
 
 
+def test_labels_alone_need_no_memory_for_a_search() -> None:
+    """A batch that a search could not hold in the budget, with the victims still in tiles that fit it."""
+    victims = dm.pick(dm.load("mnist-5k"), 3, batch=100, seed=0)
+    model = models.build("lenet", shape=(1, 28, 28), classes=10, mean=(0,), std=(1,), seed=0)
+    result = dm.audit(model, victims, attack=LabelsOnly(), budget=2**20)
+    assert result.scores["labels"]["rate"] > 0.97
+    with pytest.raises(SettingError, match="more than the budget"):
+        dm.audit(model, victims, attack=presets.inverting_gradients(labels="counts"), budget=2**20)
+
+
 def test_granted_labels_are_not_scored() -> None:
     victims = dm.pick(dm.load("mnist-5k"), 2, batch=4, seed=0)
     torch.manual_seed(0)

@@ -19,6 +19,11 @@ class LabelsOnly:
     labels: labels_.Labels | None = labels_.Counts()
     """None: nothing is recovered either."""
 
+    @property
+    def at_once(self) -> int:
+        """How many images of one update are simulated at once for a victim: none."""
+        return 0
+
     def needs(self) -> ThreatModel:
         return ThreatModel(labels=self.labels is not None and self.labels.granted)
 

@@ -54,11 +54,13 @@ class Job:
             )
         if isinstance(setting.attack, Selective):
             setting.attack.check(without_secrets(self.target, self.threat, victims.batch), victims.batch)
+        at_once = getattr(setting.attack, "at_once", 1)
         self.plan = engine.plan(
             self.target,
             victims=len(victims.ids),
-            batch=victims.batch,
-            restarts=getattr(setting.attack, "at_once", 1),
+            # An attack that simulates no update only has to hold what it saw.
+            batch=victims.batch if at_once else 1,
+            restarts=max(1, at_once),
             passes=getattr(setting.attack, "draws", 1)
             * max(getattr(setting.attack, "passes", 1), self.trained.steps if self.trained else 1),
             budget=setting.budget,
