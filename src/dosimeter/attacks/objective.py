@@ -86,6 +86,10 @@ class Unknowns:
         assert made is not None
         return made
 
+    def loss(self, x: Tensor) -> Tensor | float:
+        """(n,): what the space itself says of its unknowns."""
+        return self.field.loss(self._of_images(x))
+
     def secrets(self, x: Tensor) -> dict[str, Tensor]:
         """{name: (n, ...)} of the draws that are searched."""
         return {name: self._part(x, name) for name in self._secrets}
@@ -131,9 +135,9 @@ class Objective:
         self.weights = only.weights(self.target, self.matcher.norms)  # (V, P)
         self._repeated: tuple[Tensor, Tensor] | None = None
 
-    def __call__(self, x: Tensor, labels: Tensor, owner: Tensor, draws: Draws) -> Values:
+    def __call__(self, x: Tensor, labels: Tensor, owner: Tensor, draws: Draws, *, slopes: bool = True) -> Values:
         """Unknowns (n, D), given labels (n, B), which victim each candidate wants to be (n,), and this step's draws."""
-        x = x.detach().requires_grad_()
+        x = x.detach().requires_grad_(slopes)
         n, unknowns = len(x), self.unknowns
         normalised = unknowns.normalised(x)
         if unknowns.classes:
@@ -157,8 +161,9 @@ class Objective:
             statistics=self.seen.statistics,
         )
         match = self._match(images, labels, owner, secrets)
-        loss = (match + self.prior.loss(view)).reshape(n, k).mean(1) + self.treatment.loss(searched)
-        (slope,) = torch.autograd.grad(loss.sum(), x, allow_unused=True)
+        loss = (match + self.prior.loss(view)).reshape(n, k).mean(1)
+        loss = loss + self.treatment.loss(searched) + unknowns.loss(x)
+        (slope,) = torch.autograd.grad(loss.sum(), x, allow_unused=True) if slopes else (None,)
         match = match.detach().reshape(n, k).mean(1)
         return Values(match, loss.detach(), torch.zeros_like(x) if slope is None else slope)
 

@@ -96,6 +96,8 @@ class Search:
             raise SettingError(unknown("iterate to keep", self.keep, ("last", "best")))
         if self.median is not None and self.median < 1:
             raise SettingError(f"A median filter needs at least 1 step between two uses, got {self.median}.")
+        if self.median is not None and not isinstance(self.space, spaces.Pixels):
+            raise SettingError("A median filter works on pixels, but this search has other unknowns; leave it out.")
         if not self.langevin >= 0:
             raise SettingError(f"Langevin noise needs a size of at least 0, got {self.langevin}.")
 
@@ -107,7 +109,15 @@ class Search:
     @property
     def at_once(self) -> int:
         """How many candidates are simulated at once for a victim."""
-        return self.restarts * self.samples
+        return self.restarts * self.samples * getattr(self.optimiser, "population", 1)
+
+    def footprint(self, target: Target, batch: int) -> int:
+        """Numbers that a candidate takes beside its simulated step."""
+        return self.space.footprint(target, batch, self._classes(target))
+
+    def _classes(self, target: Target) -> int:
+        """Of the labels that are searched; 0 where labels are given."""
+        return self.labels.classes(target) if isinstance(self.labels, labels_.Joint) else 0
 
     def needs(self) -> ThreatModel:
         statistics: BatchNorm = "sent" if self.prior.needs_statistics else "running"
@@ -118,6 +128,7 @@ class Search:
         self.labels.check(target, batch)
         self.prior.check(target)
         self.only.check(target)
+        self.space.check(target)
         if self.median is not None and min(target.shape[1:]) < 2:
             raise SettingError(f"A median filter is for images, got vectors of shape {target.shape}; leave it out.")
 
@@ -142,8 +153,9 @@ class _Run:
     def __init__(self, search: Search, target: Target, seen: Observation, seed: int) -> None:
         self.search, self.seen, self.seed = search, seen, seed
         self.target = target if search.penalty else replace(target, penalised=False)
-        classes = search.labels.classes(target) if isinstance(search.labels, labels_.Joint) else 0
-        self.unknowns = Unknowns(self.target, seen.batch, search.space, classes, searched=search.secrets.searched)
+        self.unknowns = Unknowns(
+            self.target, seen.batch, search.space, search._classes(target), searched=search.secrets.searched
+        )
         self.objective = Objective(
             self.unknowns,
             seen,
@@ -274,8 +286,8 @@ class _Run:
             done.why[row] = why
 
     def _move(self, step: int, state: _State, values: Values, draws: Draws) -> _State:
-        def evaluate(x: Tensor, who: Tensor) -> tuple[Tensor, Tensor]:
-            _, loss, slope = self.objective(x, state.labels[who], state.owner[who], draws.rows(who))
+        def evaluate(x: Tensor, who: Tensor, *, slopes: bool = True) -> tuple[Tensor, Tensor]:
+            _, loss, slope = self.objective(x, state.labels[who], state.owner[who], draws.rows(who), slopes=slopes)
             return loss, slope
 
         search = self.search

@@ -1,6 +1,6 @@
 """Where a search looks for images: from flat unknowns to normalised images.
 
-`Pixels` are the images themselves. A generator's space is a folder of its own: its unknowns are a latent or weights.
+`Pixels` are the images themselves. Generators' spaces are in `generators`: their unknowns are a latent or weights.
 """
 
 from dataclasses import dataclass
@@ -30,12 +30,24 @@ class Field(Protocol):
         """(n, B, classes) where the space makes labels too."""
         ...
 
+    def loss(self, unknowns: Tensor) -> Tensor | float:
+        """(n,): -log p of the unknowns themselves, where the space has a prior of its own."""
+        ...
+
     def boxed(self, unknowns: Tensor) -> Tensor:
         """Unknowns whose images are in [0, 1]."""
         ...
 
 
 class Space(Protocol):
+    def check(self, target: Target) -> None:
+        """Refuse a task that this space has no images for."""
+        ...
+
+    def footprint(self, target: Target, batch: int, classes: int) -> int:
+        """Numbers that a candidate takes beside its simulated step."""
+        ...
+
     def field(self, target: Target, batch: int, classes: int) -> Field:
         """The space for updates of `batch` images; `classes` of the labels that are searched, 0 where none are."""
         ...
@@ -44,6 +56,12 @@ class Space(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
     """The images themselves, in normalised units."""
+
+    def check(self, target: Target) -> None:
+        pass
+
+    def footprint(self, target: Target, batch: int, classes: int) -> int:
+        return 0  # few beside what the model makes of them
 
     def field(self, target: Target, batch: int, classes: int) -> "PixelField":
         return PixelField(target, batch)
@@ -67,6 +85,9 @@ class PixelField:
 
     def logits(self, unknowns: Tensor) -> None:
         return None
+
+    def loss(self, unknowns: Tensor) -> float:
+        return 0.0
 
     def boxed(self, unknowns: Tensor) -> Tensor:
         return torch.minimum(torch.maximum(unknowns, self._low), self._high)

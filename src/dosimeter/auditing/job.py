@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter import clients, engine, rng, trees
+from dosimeter.attacks import Search
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.target import as_attacked, make_target, without_secrets
 from dosimeter.defenses import Moment, NoDefense
@@ -65,6 +66,7 @@ class Job:
             * max(getattr(setting.attack, "passes", 1), self.trained.steps if self.trained else 1),
             budget=setting.budget,
             workers=1 if setting.compiled else setting.workers,
+            extra=setting.attack.footprint(self.target, victims.batch) if isinstance(setting.attack, Search) else 0,
         )
 
     @property

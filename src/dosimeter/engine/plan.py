@@ -37,18 +37,21 @@ def plan(
     passes: int = 1,
     budget: int = DEFAULT_BUDGET,
     workers: int | None = None,
+    extra: int = 0,
 ) -> Plan:
     """Cut victims into tiles for the workers, by default one a core.
 
     A candidate holds its activations about twelve times over both passes, windows of convolutions included. An
     observation is held as seen and, but for the matrices of linear layers under a single image, once more in the order
-    in which it is compared; local training writes gradients out and keeps all of its passes.
+    in which it is compared; local training writes gradients out and keeps all of its passes. `extra` are numbers that a
+    candidate takes beside it.
     """
     size = target.mean.element_size()
     weights = sum(p.numel() for p in target.parameters.values())
     active = batch * _activations(target)
     once = sum(p.numel() for p in target.parameters.values() if p.ndim == 2 and batch == 1 and not target.step)
-    each = size * (restarts * passes * (12 * active + (4 * weights if target.step else 0)) + 2 * weights - once)
+    step = 12 * active + (4 * weights if target.step else 0)
+    each = size * (restarts * (passes * step + extra) + 2 * weights - once)
     cores = 1 if target.mean.device.type != "cpu" else max(1, workers or os.cpu_count() or 1)
     if each > budget:
         raise SettingError(
