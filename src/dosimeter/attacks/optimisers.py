@@ -6,9 +6,10 @@ from typing import NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from dosimeter.attacks.cmaes import CMAES
 from dosimeter.attacks.lbfgs import LBFGS
 
-__all__ = ["LBFGS", "Adam", "Evaluate", "Optimiser", "State"]
+__all__ = ["CMAES", "LBFGS", "Adam", "Evaluate", "Optimiser", "RMSprop", "State"]
 
 S = TypeVar("S")
 
@@ -22,9 +23,12 @@ class State(NamedTuple):
 
 
 class Evaluate(Protocol):
-    """Loss (n,) and slope (n, ...) of the candidates `who` (n,) if they stood at x (n, ...)."""
+    """Loss (n,) and slope (n, ...) of the candidates `who` (n,) if they stood at x (n, ...).
 
-    def __call__(self, x: Tensor, who: Tensor) -> tuple[Tensor, Tensor]: ...
+    Without `slopes`, which saves the passes that they take, those are 0.
+    """
+
+    def __call__(self, x: Tensor, who: Tensor, *, slopes: bool = True) -> tuple[Tensor, Tensor]: ...
 
 
 class Optimiser(Protocol[S]):
@@ -77,3 +81,31 @@ class Adam:
         width = (second / (1 - b2**taken)).sqrt() + self.eps
         rate = (self.lr / (1 - b1**taken) * scale).reshape(-1, *[1] * (x.ndim - 1))
         return x - rate * first / width, State(first, second, taken)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSprop:
+    """RMSprop with momentum, as torch's: slopes over their running root mean square, gathered up (GRNN's optimiser)."""
+
+    lr: float = 1e-4
+    momentum: float = 0.99
+    alpha: float = 0.99
+    eps: float = 1e-8
+
+    def init(self, x: Tensor) -> State:
+        return State(torch.zeros_like(x), torch.zeros_like(x), 0)
+
+    def step(
+        self,
+        x: Tensor,
+        slope: Tensor,
+        scale: Tensor,
+        state: State,
+        *,
+        loss: Tensor | None = None,
+        evaluate: Evaluate | None = None,
+    ) -> tuple[Tensor, State]:
+        second = self.alpha * state.second + (1 - self.alpha) * slope.square()
+        first = self.momentum * state.first + slope / (second.sqrt() + self.eps)
+        rate = (self.lr * scale).reshape(-1, *[1] * (x.ndim - 1))
+        return x - rate * first, State(first, second, state.taken + 1)
