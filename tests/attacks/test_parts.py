@@ -153,6 +153,8 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
         "bayes": "Balunovic",
         "grad": "Yin",
         "labels": "LLG (Wainakh et al. 2021)",
+        "grnn": "Ren et al. 2021",
+        "ggl": "Li et al. 2022",
     }
     for name, preset in presets.BY_NAME.items():
         assert papers[name.partition("-")[0]] in (preset.__doc__ or "")

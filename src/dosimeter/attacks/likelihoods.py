@@ -143,6 +143,18 @@ class RelativeL2:
 
 
 @dataclass(frozen=True, kw_only=True)
+class L2AndSquare:
+    """|g - g'|^2 + |g - g'| over all tensors: what is left of GRNN's distances in its program, where the second, which
+    pulls harder near the solution, goes by the name of Wasserstein."""
+
+    exact = True
+
+    def loss(self, products: Products) -> Tensor:
+        apart = products.difference.sum(1)
+        return apart + apart.clamp_min(1e-24).sqrt()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Nothing:
     """0 for every image: an attacker who never saw the update. The no-gradient baseline."""
 

@@ -32,6 +32,17 @@ class Everything:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mean:
+    """Every tensor counts 1 / P, so that a sum over tensors becomes their mean (GGL's program)."""
+
+    def check(self, target: Target) -> None:
+        pass
+
+    def weights(self, target: Target, norms: Tensor) -> Tensor:
+        return torch.full_like(norms, 1 / norms.shape[1])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Largest:
     """Only the N tensors with the largest observed norm (Inverting Gradients, Eq. 7, "top-N")."""
 

@@ -1,4 +1,4 @@
-"""The command line: `dosimeter audit`, `check`, `list`, `study` and `bench`.
+"""The command line: `dosimeter audit`, `check`, `list`, `study`, `bench` and `train-generator`.
 
 `console.py` is where output goes; the other files are a command each.
 """
@@ -8,6 +8,7 @@ import typer
 from dosimeter.cli import bench
 from dosimeter.cli.audit import audit_command
 from dosimeter.cli.check import check_command
+from dosimeter.cli.generator import train_command
 from dosimeter.cli.lists import list_command
 from dosimeter.cli.study import study_command
 
@@ -21,6 +22,7 @@ app.command("audit")(audit_command)
 app.command("check")(check_command)
 app.command("list")(list_command)
 app.command("study")(study_command)
+app.command("train-generator")(train_command)
 app.add_typer(bench.app, name="bench")
 
 
