@@ -33,8 +33,9 @@ def load_task(
     size: int | None = None,
     channels: int | None = None,
     weights: Path | None = None,
+    distinct: bool = False,
 ) -> Task:
-    """Load data and model and pick victims.
+    """Load data and model and pick victims, where `distinct` is said with different classes in every batch.
 
     Images are enlarged to 32x32 where a model of ours needs that and no size was asked for.
     """
@@ -48,7 +49,8 @@ def load_task(
         models.load_checkpoint(made, weights)
         names |= {"weights": weights.name, "weights_fingerprint": _fingerprint(weights)}
     names |= {"data": dataset.name, "split": split, "source": dataset.source, "fingerprint": dataset.fingerprint}
-    return Task(made, dataset, data.pick(dataset, victims, batch=batch, seed=seed, split=split), names)
+    picked = data.pick(dataset, victims, batch=batch, seed=seed, split=split, distinct=distinct)
+    return Task(made, dataset, picked, names)
 
 
 class _Maker(NamedTuple):

@@ -252,8 +252,8 @@ def test_ggl_finds_images_that_its_generator_can_make(settings_: dict[str, objec
 
 def test_a_population_counts_as_candidates_and_a_latent_has_its_prior() -> None:
     search = presets.ggl(generator=faces(), restarts=3)
-    assert search.candidates == 150
-    assert presets.ggl(generator=faces(), by="adam").candidates == 1
+    assert search.at_once == 150
+    assert presets.ggl(generator=faces(), by="adam").at_once == 1
     assert search.footprint(tiny_target(), 2) == 2 * 4 * 36
     field = generators.Latent(generator=faces(), kl=0.1).field(tiny_target(), 2, 0)
     z = torch.randn(3, 8, dtype=torch.float64)

@@ -115,3 +115,19 @@ def test_victims_of_the_other_split_take_no_decoy_away(tiny):
     assert len(pick_decoys(tiny, own, 30, seed=0, split="train")) == 20
     with pytest.raises(SettingError, match="at least 0, got -1"):
         pick_decoys(tiny, victims, -1, seed=0, split="test")
+
+
+@pytest.mark.parametrize("batch", [1, 4, 10])
+def test_distinct_batches_hold_different_classes_and_no_image_twice(batch: int) -> None:
+    dataset = load("mnist-5k")
+    found = pick(dataset, 12, batch=batch, seed=5, distinct=True)
+    assert found.labels.shape == (12, batch)
+    assert all(len(set(row)) == batch for row in found.labels.tolist())
+    assert len(set(found.indices.flatten().tolist())) == 12 * batch
+    fewer = pick(dataset, 3, batch=batch, seed=5, distinct=True)
+    assert fewer.ids == found.ids[:3]
+
+
+def test_distinct_batches_that_cannot_be_are_refused() -> None:
+    with pytest.raises(DataError, match="of different classes"):
+        pick(load("mnist-5k"), 1, batch=11, distinct=True)

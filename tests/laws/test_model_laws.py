@@ -72,7 +72,7 @@ def observe(name: str, mode: BatchNorm) -> Seen:
         layer.running_var.uniform_(0.8, 1.2)  # type: ignore[union-attr]
     job = Job(model, victims, Setting(attack=presets.inverting_gradients(), batch_norm=mode, dtype=torch.float64))
     seen = job.observe(job.target, victims)
-    return Seen(model, job.target, as_attacked(job.target, mode), victims, seen)
+    return Seen(model, job.target, as_attacked(job.target, job.threat, BATCH), victims, seen)
 
 
 def gradients(model: nn.Module, images: Tensor, labels: Tensor, **how: bool) -> list[Tensor]:

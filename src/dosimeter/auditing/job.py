@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dosimeter import clients, engine, rng, trees
 from dosimeter.attacks import Search
 from dosimeter.auditing.setting import Setting
-from dosimeter.auditing.target import as_attacked, make_target, without_secrets
+from dosimeter.auditing.target import as_attacked, make_target, untold
 from dosimeter.defenses import Moment, NoDefense
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import Advance
@@ -54,7 +54,7 @@ class Job:
                 "audit it on one gradient."
             )
         if isinstance(setting.attack, Selective):
-            setting.attack.check(without_secrets(self.target, self.threat, victims.batch), victims.batch)
+            setting.attack.check(untold(self.target, self.threat, victims.batch), victims.batch)
         at_once = getattr(setting.attack, "at_once", 1)
         self.plan = engine.plan(
             self.target,

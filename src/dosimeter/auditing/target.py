@@ -71,7 +71,7 @@ def as_attacked(target: Target, threat: ThreatModel, batch: int) -> Target:
 
     Where statistics are sent, its batch norms wait for them.
     """
-    target = without_secrets(target, threat, batch)
+    target = untold(target, threat, batch)
     if threat.statistics != "sent":
         return target
     model = copy.deepcopy(target.model)
@@ -79,7 +79,7 @@ def as_attacked(target: Target, threat: ThreatModel, batch: int) -> Target:
     return replace(target, model=model)
 
 
-def without_secrets(target: Target, threat: ThreatModel, batch: int) -> Target:
+def untold(target: Target, threat: ThreatModel, batch: int) -> Target:
     """The target whose step lacks what the threat model withholds of clients that train on so many images."""
     step = target.step
     if not isinstance(step, clients.LocalTraining) or (threat.local_steps and threat.local_lr):

@@ -62,6 +62,7 @@ def audit_command(
     ] = "honest",
     victims: Annotated[int, typer.Option(help="How many updates to attack.")] = 8,
     batch: Annotated[int, typer.Option(help="Images in every update.")] = 1,
+    distinct: Annotated[bool, typer.Option("--distinct", help="Only different classes in every update.")] = False,
     steps: Annotated[int | None, typer.Option(help="Steps of the attack; its own default otherwise.")] = None,
     seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
     split: Annotated[str, typer.Option(help="The split that victims come from: train or test.")] = "train",
@@ -107,7 +108,16 @@ def audit_command(
             workers=workers,
         )
         task = load_task(
-            model, data_, victims, seed=seed, batch=batch, split=split, size=size, channels=channels, weights=weights
+            model,
+            data_,
+            victims,
+            seed=seed,
+            batch=batch,
+            split=split,
+            size=size,
+            channels=channels,
+            weights=weights,
+            distinct=distinct,
         )
         if dry_run:
             out.print(_plan(task, setting))

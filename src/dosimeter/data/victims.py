@@ -24,17 +24,19 @@ def pick(
     seed: int = 0,
     split: str = "train",
     indices: Chosen | None = None,
+    distinct: bool = False,
 ) -> Victims:
     """n private batches of B images, drawn without replacement or given by `indices`, (n,) or (n, B).
 
     A seed's first victims are the same whatever n is. An id names the split and the places: "train:17", "train:17+203".
+    `distinct` draws batches whose images are all of different classes.
     """
     if batch < 1 or (n is not None and n < 1):
         raise SettingError(f"Victims must be at least 1 batch of at least 1 image, got {n} of {batch}.")
     if indices is not None:
         places = _given(indices, n, batch)
     elif n is not None:
-        places = _drawn(dataset, n, batch, seed, split)
+        places = (_distinct if distinct else _drawn)(dataset, n, batch, seed, split)
     else:
         raise SettingError("How many victims? Give their number n or their indices.")
     images = dataset.images(split, places.ravel())
@@ -71,6 +73,31 @@ def _drawn(dataset: Dataset, n: int, batch: int, seed: int, split: str) -> NDArr
         )
     # Permuting all and cutting, rather than drawing n, keeps the first victims when n grows.
     return numpy_stream(seed, "victims", split).permutation(count)[: n * batch].reshape(n, batch)
+
+
+def _distinct(dataset: Dataset, n: int, batch: int, seed: int, split: str) -> NDArray[np.int64]:
+    """The same permutation dealt out: each image goes to the first batch that has room and lacks its class."""
+    labels = dataset.labels(split)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DataError(f"Batches of different classes need class labels, which {dataset.name} has not; leave it out.")
+    batches: list[dict[int, int]] = []
+    open_from = 0
+    for place in numpy_stream(seed, "victims", split).permutation(dataset.count(split)).tolist():
+        label = int(labels[place])
+        room = (b for b in batches[open_from:] if len(b) < batch and label not in b)
+        chosen = next(room, None)
+        if chosen is None:
+            chosen = {}
+            batches.append(chosen)
+        chosen[label] = place
+        while open_from < len(batches) and len(batches[open_from]) == batch:
+            open_from += 1
+        if open_from >= n:
+            return np.array([list(b.values()) for b in batches[:n]], dtype=np.int64)
+    raise DataError(
+        f"The split {split!r} of {dataset.name} does not hold {n} batches of {batch} images of different classes; "
+        "use fewer or smaller batches."
+    )
 
 
 def _given(indices: Chosen, n: int | None, batch: int) -> NDArray[np.int64]:

@@ -49,16 +49,15 @@ class Analytic:
                 f"The analytic attack solves for one image, but an update holds {batch}, whose gradients are summed; "
                 f"use --batch 1 or {SEARCH}."
             )
-        self.labels.check(target, batch)
         exact = in_double(target)
-        if find_first_layer(exact) is not None:
-            return
-        if target.step is not None:
-            raise SettingError(
-                f"The analytic attack solves one gradient layer by layer, but the client sends {target.step!r}; "
-                f"leave the step out or {SEARCH}."
-            )
-        read_straight(exact)
+        if find_first_layer(exact) is None:
+            if target.step is not None:
+                raise SettingError(
+                    f"The analytic attack solves one gradient layer by layer, but the client sends {target.step!r}; "
+                    f"leave the step out or {SEARCH}."
+                )
+            read_straight(exact)
+        self.labels.check(target, batch)
 
     def blind(self) -> "Blank":
         """Without the update there is nothing to solve."""
