@@ -9,10 +9,11 @@ import dosimeter as dm
 from dosimeter import defenses, models
 from dosimeter.attacks import presets
 from dosimeter.auditing import Result
+from dosimeter.errors import SettingError
 from dosimeter.types import Attack, Victims
 
-SIZE, CLASSES = 28, 10
-MODELS = ("mlp", "mlp-no-bias", "lenet", "lenet-bn", "cnn", "cnn-bayes", "vit")
+SIZE, CLASSES = 32, 10
+MODELS = ("mlp", "mlp-no-bias", "lenet", "cnn", "cnn-bayes", "vit")
 NARROW = {
     "mlp": {"width": 64, "depth": 2},
     "mlp-no-bias": {"width": 64, "depth": 2},
@@ -28,26 +29,43 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "ig": Case(presets.inverting_gradients(steps=200)),
-    "ig-a": Case(presets.inverting_gradients_a(steps=200, restarts=2)),
-    "ig-b": Case(presets.inverting_gradients_b(steps=200, restarts=2)),
-    "ig-cvb": Case(presets.inverting_gradients_cvb(steps=200)),
-    "ignore": Case(presets.ignoring(steps=300), defenses.Precode(k=16, beta=1e-3)),
-    "bayes": Case(presets.bayes(steps=200, scale=1e-3, tv=1.0), defenses.GaussianNoise(sigma=1e-3)),
-    "grad-inversion": Case(presets.grad_inversion(steps=200)),
-    "dlg": Case(presets.dlg(steps=20)),
-    "idlg": Case(presets.idlg(steps=20)),
-    "cpl": Case(presets.cpl(steps=300)),
+    "ig": Case(presets.inverting_gradients(steps=150)),
+    "ig-a": Case(presets.inverting_gradients_a(steps=150, restarts=2)),
+    "ig-b": Case(presets.inverting_gradients_b(steps=150, restarts=2)),
+    "ig-cvb": Case(presets.inverting_gradients_cvb(steps=150)),
+    "ignore": Case(presets.ignoring(steps=150), defenses.Precode(k=16)),
+    "bayes": Case(presets.bayes(steps=150, scale=1e-3), defenses.GaussianNoise(sigma=1e-3)),
+    "grad-inversion": Case(presets.grad_inversion(steps=150)),
+    "dlg": Case(presets.dlg(steps=20, restarts=3)),
+    "idlg": Case(presets.idlg(steps=12)),
+    "cpl": Case(presets.cpl(steps=150)),
+    "grnn": Case(presets.grnn(steps=150, width=4, lr=1e-3)),
     "analytic": Case(presets.analytic()),
+    "features": Case(presets.features()),
 }
 
-REASONS: dict[tuple[str, str], str] = {}
+ELSEWHERE = {
+    "labels": "it recovers labels and no images; tests/laws/test_label_laws.py says what of",
+    "ggl": "it needs a trained generator; tests/test_cli_generator.py trains one and searches it",
+}
+
+VIT = "the update of an untrained ViT leads no search to the image in a test's time; 1,000 steps of ig do not either"
+SIGMOID = "the sigmoid LeNet's first layers see a slope that is small beside the noise, its own or the other layers'"
+REASONS = {
+    ("ignore", "lenet"): SIGMOID,
+    ("bayes", "lenet"): SIGMOID,
+    ("analytic", "cnn-bayes"): "pooled ReLU features leave too many equations out; the least that is known is grey",
+    ("features", "cnn"): "64 features of one layer do not determine 1,024 pixels",
+} | {(name, "vit"): VIT for name in CASES if name != "analytic"}
 """(attack, model): why it does not have to be better there."""
+
+REFUSED = {("analytic", "vit"): "layers in a row", ("features", "mlp-no-bias"): "with a bias"}
+"""(attack, model): what the refusal says that comes before any work."""
 
 
 @cache
 def victims() -> Victims:
-    return dm.pick(dm.load("mnist-5k"), 1, seed=3)
+    return dm.pick(dm.load("mnist-5k", size=SIZE), 1, seed=3)
 
 
 def run(name: str, model: str) -> Result:
@@ -59,15 +77,18 @@ def run(name: str, model: str) -> Result:
 
 
 def test_no_attack_is_left_out() -> None:
-    assert CASES.keys() == presets.BY_NAME.keys()
+    assert CASES.keys() | ELSEWHERE.keys() == presets.BY_NAME.keys()
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", CASES)
 def test_the_update_helps(name: str, model: str) -> None:
-    reason = REASONS.get((name, model))
-    if reason:
-        pytest.skip(reason)
+    if (name, model) in REASONS:
+        pytest.skip(REASONS[name, model])
+    if (name, model) in REFUSED:
+        with pytest.raises(SettingError, match=REFUSED[name, model]):
+            run(name, model)
+        return
     result = run(name, model)
     found, blind = (result.scores[kind]["psnr"]["mean"] for kind in ("scores", "baseline"))
     assert found > blind + 1

@@ -287,6 +287,8 @@ class _Run:
 
     def _move(self, step: int, state: _State, values: Values, draws: Draws) -> _State:
         def evaluate(x: Tensor, who: Tensor, *, slopes: bool = True) -> tuple[Tensor, Tensor]:
+            if not len(x):  # a model need not take a batch of nothing
+                return values.loss[:0], x
             _, loss, slope = self.objective(x, state.labels[who], state.owner[who], draws.rows(who), slopes=slopes)
             return loss, slope
 
