@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 import dosimeter as dm
 
-name, epochs, steps = [*sys.argv[1:], *("mnist-5k", "3", "100")[len(sys.argv) - 1 :]]
+name, epochs, steps = [*sys.argv[1:], *("mnist-5k", "1", "50")[len(sys.argv) - 1 :]]
 dataset = dm.load(name, size=32)
 images, labels = dataset.images("train", range(dataset.count("train"))), torch.from_numpy(dataset.labels("train"))
 mean, std = dataset.statistics()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dosimeter import clients, models, servers
 from dosimeter.attacks import Features, labels, presets
-from dosimeter.attacks.features import find_layers, gauss_newton, smooth
+from dosimeter.attacks.features import SMOOTH, find_layers, gauss_newton, smooth
 from dosimeter.errors import SettingError
 from dosimeter.servers import Tamper
 from dosimeter.types import Reconstruction, Selective
@@ -119,3 +119,10 @@ def test_an_update_of_zeros_determines_nothing() -> None:
     found = Features(labels=labels.Known())(target, [dead], seed=0)
     assert found.stopped == ("not determined",)
     assert torch.equal(found.images[0, 0], target.mean.expand(SHAPE))
+
+
+def test_smooth_differences_go_further_than_rough_ones() -> None:
+    flat = torch.ones(2, 9, 9, dtype=torch.float64)
+    board = flat - 2 * (torch.arange(9)[:, None] + torch.arange(9)).remainder(2)
+    for images, factor in ((flat, 1 + SMOOTH), (board, 1.0)):
+        assert torch.allclose(smooth(images)[:, 2:-2, 2:-2], factor * images[:, 2:-2, 2:-2])

@@ -130,6 +130,17 @@ def test_one_scaled_identity_among_random_kernels_is_found() -> None:
     assert finding.what.startswith("1 of 64")
 
 
+def test_a_filter_with_a_favourite_entry_is_no_identity() -> None:
+    """As training on ImageNet made one of AlexNet's, however unlikely that is for random ones."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(16, 8, 5)
+    with torch.no_grad():
+        conv.weight[3] = torch.randn(16, 5, 5)
+        conv.weight[3, 7, 2, 2] = 0
+        conv.weight[3, 7, 2, 2] = 1.06 * conv.weight[3].norm()
+    assert checks.identity_kernels(conv) == []
+
+
 def test_batch_norm_by_the_batch_is_no_separation() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
