@@ -60,7 +60,7 @@ def _unless_stopped(work: Callable[[T], R], tile: T, stop: threading.Event) -> t
     if stop.is_set():
         return None
     done = (work(tile),)
-    gc.collect()  # what refers to itself would keep a tile's observations beyond it
+    release_memory()
     return done
 
 
@@ -75,6 +75,13 @@ def keep_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(_TRIM_THRESHOLD, 2**28)
         library.mallopt(_MMAP_THRESHOLD, 2**25)  # the most that glibc takes
+
+
+def release_memory() -> None:
+    """Give back what the tile that is done took: what refers to itself, and pages that `keep_memory` held on to."""
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager
