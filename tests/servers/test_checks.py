@@ -167,3 +167,22 @@ def test_a_jump_is_measured_against_the_past() -> None:
     assert checks.jump({"w": torch.full((2, 2), 1.5)}, past[:2]) == []  # too few rounds to know
     (finding,) = checks.jump({"w": torch.full((2, 2), 1.5)}, past)
     assert finding.where == "w"
+
+
+class Shortcut(nn.Module):
+    """An honest model that hands its input to the classifier by design."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.classifier = nn.Linear(48, 8), nn.Linear(56, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        flat = images.flatten(1)
+        out: Tensor = self.classifier(torch.cat([torch.relu(self.inner(flat)), flat], 1))
+        return out
+
+
+def test_what_was_agreed_is_excused() -> None:
+    torch.manual_seed(0)
+    assert {f.check for f in servers.check(Shortcut(), shape=(3, 4, 4))} == {"carried image"}
+    assert servers.check(Shortcut(), shape=(3, 4, 4), agreed=Shortcut()) == []

@@ -110,10 +110,11 @@ def identity_kernels(sent: nn.Module) -> list[Finding]:
 
 def carried_image(sent: nn.Module, *, shape: Shape, agreed: nn.Module | None = None) -> list[Finding]:
     """Layers after the first whose input holds the image, pixel by pixel; those of the agreed model are excused."""
-    excused = set() if agreed is None else set(_carriers(agreed, shape))
+    found = _carriers(sent, shape)
+    excused = _carriers(agreed, shape) if found and agreed is not None else {}
     return [
         Finding("carried image", name, f"sees {share:.0%} of the image's pixels as they are")
-        for name, share in _carriers(sent, shape).items()
+        for name, share in found.items()
         if name not in excused
     ]
 
