@@ -26,7 +26,8 @@ ROUNDS, DAMPING = 30, 0.3
 """How often features and counts are fitted in turn, and how far each time; undamped they may go back and forth."""
 
 TRUST = 3e-3
-"""Weight of the own images' mean features against the update's, whose weight is the sum of db^2 / (n + 1/2)."""
+"""Weight of the own images' mean features against the update's, whose weight is the sum of db^2 / (n + 1/2). Noise on
+the update adds to it, as it does to `RIDGE`."""
 
 RIDGE = 1e-3
 """Weight, times 1 / B, of  sum_k n_k |m_k - m|^2,  which keeps classes' features near the batch's mean m."""
@@ -68,30 +69,40 @@ def fit_counts(
     prior = own.mean(0)
     if slope is None:
         return nearest_counts(batch * (outputs(prior) - offsets), batch)
+    noise = noise_variance(slope) / own.var(0).mean().clamp_min(1e-12)  # against the variance of features
     counts = torch.full_like(offsets, batch / len(offsets))
     for _ in range(3):
         # A class that is not there shows p_c m, one that is there also its own images: the fewer, the surer.
         surest = offsets / (counts + 0.5)
-        mean = (surest @ slope + TRUST * prior) / (surest @ offsets + TRUST)
+        told = surest @ offsets
+        trust = TRUST + noise * surest.square().sum() / told.clamp_min(1e-12)
+        mean = (surest @ slope + trust * prior) / (told + trust)
         p = outputs(mean)
         counts = nearest_counts(batch * (p - offsets), batch).to(offsets)
     each = p.expand(len(p), -1).clone()  # (k, c): the output c of images of class k
     for _ in range(ROUNDS):
         there = (counts > 1e-3).nonzero().squeeze(1)
         shares = counts[there] / batch
-        each[there] = outputs(_class_features(slope, mean, each[there], there, shares, batch))
+        each[there] = outputs(_class_features(slope, mean, each[there], there, shares, batch, RIDGE / batch + noise))
         wanted = (batch * (shares @ each[there] - offsets)).clamp_min(0)
         counts = counts + DAMPING * (batch * wanted / wanted.sum() - counts)
     return nearest_counts(counts, batch)
 
 
-def _class_features(slope: Tensor, mean: Tensor, each: Tensor, there: Tensor, shares: Tensor, batch: int) -> Tensor:
-    """(K, features): m_k of the K classes that are there, by least squares with the penalty that `RIDGE` weighs."""
+def noise_variance(slope: Tensor) -> Tensor:
+    """The variance of noise on an entry of dW (classes, features): without any, the rows of a column sum to 0."""
+    return slope.sum(0).square().mean() / len(slope)
+
+
+def _class_features(
+    slope: Tensor, mean: Tensor, each: Tensor, there: Tensor, shares: Tensor, batch: int, ridge: Tensor
+) -> Tensor:
+    """(K, features): m_k of the K classes that are there, by least squares with the penalty that `ridge` weighs."""
     residuals = each - F.one_hot(there, each.shape[1])  # (K, classes)
     mixing = shares[:, None] * residuals
     scale = (shares * batch).rsqrt()[:, None]
     scaled = scale * mixing
-    gram = scaled @ scaled.T + RIDGE / batch * torch.eye(len(there)).to(scaled)
+    gram = scaled @ scaled.T + ridge * torch.eye(len(there)).to(scaled)
     found: Tensor = torch.linalg.solve(gram, scaled @ (slope - mixing.sum(0)[:, None] * mean))
     return mean + scale * found
 
