@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import grad, jacrev, vmap
 
-from dosimeter import clients, models
+from dosimeter import clients, defenses, models
 from dosimeter.attacks import Analytic, labels
 from dosimeter.attacks.analytic.certificate import blank
 from dosimeter.attacks.analytic.fill import smoothest
@@ -432,6 +432,9 @@ def test_an_audit_records_what_was_determined() -> None:
     assert result.scores["recovered"]["hits"] == 3
     assert result.scores["determined"]["mean"] == 1.0
     assert "Images recovered" in {share.name for share in shares(result)}
+    noise = defenses.GaussianNoise(sigma=1e-2)
+    spoiled = audit(target.model, victims, attack=Analytic(), dtype=torch.float64, defense=noise)
+    assert (spoiled.scores["recovered"]["hits"], spoiled.scores["determined"]["mean"]) == (0, 0.0)
     assert result.records[1]["determined"] == {"4": 1.0, "image": 1.0}
 
 

@@ -136,9 +136,7 @@ def _summary(evidence: _Evidence, yardstick: Yardstick, classes: int | None) -> 
         all_right = _rate(right == victims.batch)
         summary["labels"] = _share(int(right.sum()), len(read)) | {"guess": guess, "updates": all_right}
     if found.determined:
-        summary["recovered"] = _rate(torch.tensor([why == "recovered" for why in found.stopped]))
-        shares = torch.tensor([share.get("image", 0.0) for share in found.determined])
-        summary["determined"] = metrics.summarise(shares.double())
+        summary |= _solved(found)
     if found.trained:
         summary["trained"] = _rate(torch.tensor([guess == trained for guess in found.trained]))
     summary["worst"] = {
@@ -158,6 +156,16 @@ def adversarial_risk(mse: Tensor, shape: Shape, delta: float) -> dict[str, Any]:
     """
     missed = (mse * math.prod(shape)).sqrt() > delta
     return _rate(missed) | {"delta": delta}
+
+
+def _solved(found: Reconstruction) -> dict[str, Any]:
+    """How many images were solved for, and how much of them all; equations that do not hold determine nothing."""
+    hold = [why not in ("not determined", "interrupted") for why in found.stopped]
+    shares = [one.get("image", 0.0) * held for one, held in zip(found.determined, hold, strict=True)]
+    return {
+        "recovered": _rate(torch.tensor([why == "recovered" for why in found.stopped])),
+        "determined": metrics.summarise(torch.tensor(shares, dtype=torch.float64)),
+    }
 
 
 def _rate(hits: Tensor) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def shares(result: Result) -> list[Share]:
         found.append(Share("Adversarial risk", one["text"], f"further than {one['delta']:g} from the image (L2)"))
     if "recovered" in scores:
         share = percent(scores["determined"]["mean"])
-        note = f"explains the update, none of it left open; on average {share} % of an image's numbers are determined"
+        note = f"explains the update and none of it is open; {share} % of all images' numbers are determined"
         found.append(Share("Images recovered", scores["recovered"]["text"], note))
     if "labels" in scores:
         one = scores["labels"]

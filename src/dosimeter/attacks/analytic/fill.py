@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-STEPS = 30
-"""Newton steps at each weight of smoothness; the set of violated bounds usually settles within ten."""
+STEPS = 50
+"""Newton steps at most at each weight of smoothness; the set of violated bounds usually settles within ten."""
 
 SMOOTHNESS = (1e-2, 1e-4, 1e-6)
 """Weights of the squared differences of neighbouring pixels beside violated bounds, one after another."""
@@ -19,8 +19,7 @@ def smoothest(image: Tensor, directions: Tensor, level: Tensor, below: Callable[
     """Move an image along open directions to where neighbouring pixels differ least.
 
     Pixels stay in [0, 1] and neurons that were inactive stay so; both are bounds on what the equations leave open. They
-    are met by penalties on the square of their violation, which for a convex problem as this one Newton's method solves
-    in a few steps.
+    are met by penalties on the square of their violation, a convex problem.
 
     Args:
         image: (C, H, W) that solves the equations.
@@ -43,15 +42,28 @@ def smoothest(image: Tensor, directions: Tensor, level: Tensor, below: Callable[
     rest = torch.cat([resting + margin, start - 1, -start])
     move: Tensor = -torch.linalg.solve(curve, pull)
     for weight in SMOOTHNESS:
-        for _ in range(STEPS):
-            over = rows @ move + rest
-            broken = over > 0
-            hessian = weight * curve + rows[broken].T @ rows[broken]
-            step = torch.linalg.solve(hessian, weight * (curve @ move + pull) + rows[broken].T @ over[broken])
-            move = move - step
-            if float(step.abs().max()) <= 1e-10 * (1 + float(move.abs().max())):
-                break
+        move = _settle(weight * curve, weight * pull, rows, rest, move)
     return (start + open_ @ move).reshape(image.shape)
+
+
+def _settle(curve: Tensor, pull: Tensor, rows: Tensor, rest: Tensor, move: Tensor) -> Tensor:
+    """The least of  move.curve.move / 2 + pull.move + |max(rows @ move + rest, 0)|^2 / 2  by damped Newton steps."""
+
+    def height(move: Tensor) -> float:
+        return float(move @ (curve @ move) / 2 + pull @ move + (rows @ move + rest).clamp_min(0).square().sum() / 2)
+
+    for _ in range(STEPS):
+        over = rows @ move + rest
+        broken = over > 0
+        slope = curve @ move + pull + rows[broken].T @ over[broken]
+        step = torch.linalg.solve(curve + rows[broken].T @ rows[broken], slope)
+        here, fall, length = height(move), float(slope @ step), 1.0
+        while length > 1e-6 and height(move - length * step) > here - 1e-4 * length * fall:
+            length /= 2
+        move = move - length * step
+        if float(step.abs().max()) <= 1e-10 * (1 + float(move.abs().max())):
+            break
+    return move
 
 
 def _differences(images: Tensor) -> Tensor:

@@ -36,7 +36,10 @@ from dosimeter.attacks.analytic.straight import read_straight
 from dosimeter.types import Gradient, Observation, Target
 
 UNITS = 100
-"""Singular values within so many units of rounding of the largest count as 0."""
+"""Singular values within so many units of the update's rounding of the largest count as 0."""
+
+OWN_UNITS = 10
+"""The same for the rounding of solving in float64, times the number of unknowns."""
 
 HALF = 0.5
 """The share of a layer's input that must be determined for an estimate of the rest to be of any use."""
@@ -102,7 +105,7 @@ def walk_down(
     for place in reversed(range(len(blocks))):
         block = blocks[place]
         with torch.no_grad():
-            inputs = solve_inputs(block, above, observed[block.learned.weight], UNITS * eps)
+            inputs = solve_inputs(block, above, observed[block.learned.weight], _tolerance(block, eps))
         if exact:
             ranks[block.learned.name if place else IMAGE] = (inputs.rank, prod(block.shape))
         if place == 0:
@@ -113,6 +116,10 @@ def walk_down(
             return Walk(blank(target), ranks)
         above = _from_activation(blocks[place - 1].bend, inputs, back, exact=exact, eps=eps)
     return Walk(_filled(target, blocks[0], inputs, above), ranks)
+
+
+def _tolerance(block: Block, eps: float) -> float:
+    return max(UNITS * eps, OWN_UNITS * prod(block.shape) * torch.finfo(torch.float64).eps)
 
 
 def _from_loss(target: Target, block: Block, observed: Gradient, labels: Tensor) -> Above:
@@ -162,19 +169,10 @@ def _from_activation(bend: Bend | None, inputs: Inputs, back: Tensor, *, exact: 
 
 
 def _zero(values: Tensor, eps: float) -> float:
-    """Up to which value a ReLU was inactive: in the middle of the widest gap between rounding and what is not small.
-
-    Inactive neurons gave exactly 0, which the solution returns as rounding, all of about one size.
-    """
-    sizes = values.abs()
-    largest = float(sizes.max()) if len(sizes) else 0.0
-    low, high = 10 * eps * largest, 1e-2 * largest
-    if not low:
+    """Up to which value a ReLU was inactive: a few times what is below 0, which a ReLU never gives: it is rounding."""
+    if not len(values):
         return 0.0
-    ends = torch.tensor([low, high], dtype=sizes.dtype, device=sizes.device)
-    steps = torch.cat([sizes[(sizes > low) & (sizes < high)], ends]).sort().values.log()
-    widest = int(steps.diff().argmax())
-    return float((steps[widest : widest + 2].mean()).exp())
+    return max(3 * float(-values.min()), 10 * eps * float(values.abs().max()))
 
 
 def _filled(target: Target, block: Block, inputs: Inputs, above: Above) -> Tensor:
