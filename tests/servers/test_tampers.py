@@ -92,7 +92,7 @@ def test_permuted_rows_make_small_gradients_large() -> None:
     assert large > 20 * small
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     size=st.integers(1, 5),
     stride=st.integers(1, 3),

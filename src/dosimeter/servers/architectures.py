@@ -26,7 +26,7 @@ class _Rebuild(Tamper):
 
 @dataclass(frozen=True, kw_only=True)
 class FirstLayer(_Rebuild):
-    """A fully connected layer in front, whose gradient is the image times a number (Prop. 1 there).
+    """A fully connected layer in front, whose gradient is the image times a number (Inverting Gradients, Prop. 1).
 
     It adds to the image: neuron j to every pixel i with i = j modulo `neurons`. It starts at 0, so nothing is added,
     while its gradient is not 0. As many neurons as pixels make it the square layer that the paper has in mind; few do
