@@ -210,6 +210,8 @@ class Matcher:
     def _trial(self, images: Tensor, labels: Tensor, secrets: Secrets) -> tuple[Tensor, Tensor, Secrets]:
         """The first candidate, and where the model stays finite on them also two of noise, all with its labels."""
         noise = torch.randn(2, *images.shape[1:], generator=stream(0, "trial"), dtype=images.dtype).to(images.device)
+        if self._statistics:  # of one batch: on images that have nothing to do with it deep networks overflow
+            noise = images[:1].detach() + 1e-4 * noise
         x = torch.cat([images[:1].detach(), noise])
         y = labels[:1].expand(3, *labels.shape[1:])
         u = {
