@@ -207,6 +207,7 @@ class Observation(NamedTuple):
     labels: Tensor | None = None  # (V, B) when the threat model grants them
     statistics: Statistics | None = None  # {layer: (V, C) twice} when clients send them
     secrets: Secrets | None = None  # {buffer: (V, ...)} when the threat model reveals them
+    clients: tuple[str, ...] = ()  # (V,) who sent each update, where a client sent several; () where none did
 
 
 class Curve(NamedTuple):

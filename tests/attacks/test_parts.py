@@ -27,6 +27,15 @@ def test_adam_is_torchs(signed: bool) -> None:
     assert torch.allclose(x, reference, atol=1e-12)
 
 
+def test_descent_is_torchs() -> None:
+    x, slope = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    reference = x.clone().requires_grad_()
+    reference.grad = slope
+    torch.optim.SGD([reference], lr=0.07).step()
+    moved, _ = optimisers.Descent(lr=0.7).step(x, slope, torch.full((3,), 0.1), optimisers.Descent().init(x))
+    assert torch.allclose(moved, reference, atol=1e-8)
+
+
 def test_adam_scales_each_candidate_by_its_own_factor() -> None:
     x, slope = torch.zeros(2, 3), torch.ones(2, 3)
     moved, _ = optimisers.Adam(lr=1.0).step(x, slope, torch.tensor([1.0, 0.1]), optimisers.Adam().init(x))

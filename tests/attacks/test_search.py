@@ -253,7 +253,7 @@ def test_blind_search_never_looks_at_the_update() -> None:
 
 def test_neither_the_truth_nor_a_score_can_be_passed_in() -> None:
     assert set(inspect.signature(Search.__call__).parameters) == {"self", "target", "observations", "seed", "watch"}
-    assert set(Observation._fields) == {"gradient", "batch", "ids", "labels", "statistics", "secrets"}
+    assert set(Observation._fields) == {"gradient", "batch", "ids", "labels", "statistics", "secrets", "clients"}
     assert {"images", "victims"}.isdisjoint(Target.__annotations__)
 
 

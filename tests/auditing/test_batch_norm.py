@@ -48,7 +48,7 @@ def test_clients_send_the_gradient_of_their_mode_and_statistics_where_they_shoul
         model = images_model()
         job = Job(model, victims, Setting(attack=FEW, batch_norm=mode, dtype=torch.float64))
         assert job.threat.statistics == mode
-        seen = job.observe(job.target, victims)
+        seen = job.observe(job.target, victims)[0]
         model.double().train(mode != "running")
         for v, (x, y) in enumerate(zip(victims.images.double(), victims.labels, strict=True)):
             for name, g in plain_update(model, x, y).items():

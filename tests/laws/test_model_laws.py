@@ -71,7 +71,7 @@ def observe(name: str, mode: BatchNorm) -> Seen:
         layer.running_mean.uniform_(-0.1, 0.1)  # type: ignore[union-attr]
         layer.running_var.uniform_(0.8, 1.2)  # type: ignore[union-attr]
     job = Job(model, victims, Setting(attack=presets.inverting_gradients(), batch_norm=mode, dtype=torch.float64))
-    seen = job.observe(job.target, victims)
+    seen = job.observe(job.target, victims)[0]
     return Seen(model, job.target, as_attacked(job.target, job.threat, BATCH), victims, seen)
 
 

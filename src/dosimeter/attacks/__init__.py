@@ -13,8 +13,9 @@ An attack is a `Search` put together from parts, one file each:
 
 `Analytic` solves instead, where the first layer is fully connected or the network is straight, `Features` where a later
 layer gives enough away; `LabelsOnly` recovers labels and no images. `GuessSteps` is a search by an attacker who was not
-told how clients train locally, `AverageOrders` one that averages over the orders of clients that shuffle. `presets`
-holds the papers' attacks with their printed settings. Nothing here can see the truth or a score.
+told how clients train locally, `AverageOrders` one that averages over the orders of clients that shuffle,
+`AverageRounds` one that saw a batch several times. `presets` holds the papers' attacks with their printed settings.
+Nothing here can see the truth or a score.
 """
 
 from dosimeter.attacks import (
@@ -35,11 +36,13 @@ from dosimeter.attacks.features import Features
 from dosimeter.attacks.guess import GuessSteps
 from dosimeter.attacks.labels_only import LabelsOnly
 from dosimeter.attacks.orders import AverageOrders
+from dosimeter.attacks.rounds import AverageRounds
 from dosimeter.attacks.search import Search, Stop
 
 __all__ = [
     "Analytic",
     "AverageOrders",
+    "AverageRounds",
     "Features",
     "GuessSteps",
     "LabelsOnly",

@@ -54,6 +54,13 @@ class Unknowns:
             at += math.prod(shape)
         self.size = at
         self._secrets = tuple(wanted)
+        tied = [
+            torch.arange(self._places[name][0].start, self._places[name][0].stop)
+            for name in wanted
+            if target.secrets[name].scope == "client"
+        ]
+        self.of_client = torch.cat(tied) if tied else None
+        """Where in a row the draws are that stay the same in all steps of a client."""
 
     def _blank(self, n: int) -> Tensor:
         return torch.zeros(n, self.field.size, dtype=self._dtype, device=self.target.mean.device)
@@ -65,10 +72,15 @@ class Unknowns:
     def _of_images(self, x: Tensor) -> Tensor:
         return x if self.size == self.field.size else x[:, : self.field.size]
 
-    def draw(self, start: starts.Start, images: torch.Generator, others: torch.Generator) -> Tensor:
-        """One candidate's first row; whatever is not images starts standard normal."""
+    def draw(
+        self, start: starts.Start, images: torch.Generator, others: torch.Generator, client: torch.Generator
+    ) -> Tensor:
+        """One candidate's first row; whatever is not images starts standard normal, a client's own from its stream."""
         first = self.field.draw(start, images).to(self._dtype)
-        return torch.cat([first, torch.randn(self.size - self.field.size, generator=others).to(self._dtype)])
+        row = torch.cat([first, torch.randn(self.size - self.field.size, generator=others).to(self._dtype)])
+        if self.of_client is not None:
+            row[self.of_client] = torch.randn(len(self.of_client), generator=client).to(self._dtype)
+        return row
 
     def normalised(self, x: Tensor) -> Tensor:
         """(n, B, C, H, W)"""
@@ -108,7 +120,8 @@ class Objective:
     """The loss of candidates whose unknowns are flat rows (n, D).
 
     Args:
-        unknowns: what the rows hold.
+        unknowns: what the rows hold; draws that stay the same in all steps of a client are moved alike for all of its
+            updates.
         seen: what the server saw.
         likelihood: compares simulated and observed updates.
         prior: what images look like.
@@ -134,9 +147,18 @@ class Objective:
         self.matcher = Matcher(self.target, seen.gradient, statistics=seen.statistics, exact=exact)
         self.weights = only.weights(self.target, self.matcher.norms)  # (V, P)
         self._repeated: tuple[Tensor, Tensor] | None = None
+        senders = {name: at for at, name in enumerate(dict.fromkeys(seen.clients))}
+        several = len(senders) < len(seen.clients) and unknowns.of_client is not None
+        self._senders = torch.tensor([senders[name] for name in seen.clients]) if several else None
 
-    def __call__(self, x: Tensor, labels: Tensor, owner: Tensor, draws: Draws, *, slopes: bool = True) -> Values:
-        """Unknowns (n, D), given labels (n, B), which victim each candidate wants to be (n,), and this step's draws."""
+    def __call__(
+        self, x: Tensor, labels: Tensor, owner: Tensor, draws: Draws, *, restart: Tensor, slopes: bool = True
+    ) -> Values:
+        """Unknowns (n, D), given labels (n, B), which victim each candidate wants to be (n,), and this step's draws.
+
+        `restart` (n,) tells candidates of the same victim apart.
+        """
+        mine = owner
         x = x.detach().requires_grad_(slopes)
         n, unknowns = len(x), self.unknowns
         normalised = unknowns.normalised(x)
@@ -165,7 +187,20 @@ class Objective:
         loss = loss + self.treatment.loss(searched) + unknowns.loss(x)
         (slope,) = torch.autograd.grad(loss.sum(), x, allow_unused=True) if slopes else (None,)
         match = match.detach().reshape(n, k).mean(1)
-        return Values(match, loss.detach(), torch.zeros_like(x) if slope is None else slope)
+        slope = torch.zeros_like(x) if slope is None else self._tied(slope, mine, restart)
+        return Values(match, loss.detach(), slope)
+
+    def _tied(self, slope: Tensor, owner: Tensor, restart: Tensor) -> Tensor:
+        """Slopes (n, D) in which what a client keeps for all its steps has the mean slope of its updates."""
+        if self._senders is None or self.unknowns.of_client is None:
+            return slope
+        group = self._senders.to(owner.device)[owner] * (int(restart.max()) + 1) + restart
+        _, group = torch.unique(group, return_inverse=True)
+        mine = slope[:, self.unknowns.of_client]
+        total = torch.zeros(int(group.max()) + 1, mine.shape[1]).to(mine).index_add_(0, group, mine)
+        slope = slope.clone()
+        slope[:, self.unknowns.of_client] = (total / group.bincount()[:, None])[group]
+        return slope
 
     def _repeat(self, owner: Tensor, k: int) -> Tensor:
         """Each owner k times; the same tensor for the same owners, so that observations are not copied every step."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from dosimeter.attacks.cmaes import CMAES
 from dosimeter.attacks.lbfgs import LBFGS
 
-__all__ = ["CMAES", "LBFGS", "Adam", "Evaluate", "Optimiser", "RMSprop", "State"]
+__all__ = ["CMAES", "LBFGS", "Adam", "Descent", "Evaluate", "Optimiser", "RMSprop", "State"]
 
 S = TypeVar("S")
 
@@ -81,6 +81,32 @@ class Adam:
         width = (second / (1 - b2**taken)).sqrt() + self.eps
         rate = (self.lr / (1 - b1**taken) * scale).reshape(-1, *[1] * (x.ndim - 1))
         return x - rate * first / width, State(first, second, taken)
+
+
+class Nothing(NamedTuple):
+    """What plain descent remembers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """Plain gradient descent, which Inverting Gradients' Table 1 puts in Adam's place."""
+
+    lr: float = 0.1
+
+    def init(self, x: Tensor) -> Nothing:
+        return Nothing()
+
+    def step(
+        self,
+        x: Tensor,
+        slope: Tensor,
+        scale: Tensor,
+        state: Nothing,
+        *,
+        loss: Tensor | None = None,
+        evaluate: Evaluate | None = None,
+    ) -> tuple[Tensor, Nothing]:
+        return x - (self.lr * scale).reshape(-1, *[1] * (x.ndim - 1)) * slope, state
 
 
 @dataclass(frozen=True, kw_only=True)

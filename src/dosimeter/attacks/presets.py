@@ -53,6 +53,7 @@ def inverting_gradients(
     tv: float = 1e-2,
     restarts: int = 1,
     signed: bool = True,
+    by: Literal["adam", "descent", "lbfgs"] = "adam",
     box: bool = True,
     distance: Literal["cosine", "mean-cosine", "l2", "l1"] = "cosine",
     top: int | None = None,
@@ -74,10 +75,11 @@ def inverting_gradients(
 
     Args:
         steps: how many steps at most.
-        lr: Adam's learning rate on normalised images.
+        lr: learning rate on normalised images.
         tv: weight of the total variation.
         restarts: searches from different starts, the lowest matching loss is kept.
         signed: feed Adam the sign of the slope.
+        by: Adam, or what the paper's Table 1 puts in its place: plain descent or L-BFGS with one iteration a step.
         box: keep pixels in [0, 1].
         distance: what is matched: cosine, the mean of every tensor's cosine, squared L2 (Eq. 3) or L1.
         top: match only so many tensors, those with the largest norm (Eq. 7); all by default.
@@ -98,6 +100,11 @@ def inverting_gradients(
         "l2": likelihoods.SquaredL2(),
         "l1": likelihoods.L1(),
     }
+    ways: dict[str, optimisers.Optimiser[Any]] = {
+        "adam": optimisers.Adam(lr=lr, signed=signed),
+        "descent": optimisers.Descent(lr=lr),
+        "lbfgs": optimisers.LBFGS(lr=lr, inner=1),
+    }
     decays: dict[str, schedules.Schedule] = {
         "steps": schedules.StepDecay(),
         "plateau": schedules.Plateau(patience=plateau),
@@ -108,7 +115,7 @@ def inverting_gradients(
         likelihood=_pick("distance", distance, matches),
         prior=tv * priors.TotalVariation(),
         labels=_pick("labels", labels, _LABELS),
-        optimiser=optimisers.Adam(lr=lr, signed=signed),
+        optimiser=_pick("by", by, ways),
         schedule=_pick("decay", decay, decays),
         only=_pick("ignore", ignore, _IGNORED) if top is None else masks.Largest(n=top),
         secrets=treat(secrets, draws),
@@ -336,6 +343,8 @@ def dlg(
     line: Literal["none", "wolfe"] = "none",
     target: float | None = 1e-6,
     keep: Literal["last", "best"] = "best",
+    ignore: Ignore = "nothing",
+    secrets: Secrets = "resampled",
 ) -> Search:
     """Deep Leakage from Gradients (Zhu et al. 2019), Eq. 4: squared L2 match, image and label searched together.
 
@@ -349,6 +358,7 @@ def dlg(
         line: none, as in the paper's program, or a line search for the length of every move.
         target: stop at this loss.
         keep: return the last iterate or the one with the lowest loss.
+        ignore, secrets: as in `inverting_gradients`.
 
     Deviations: the iterate with the lowest loss is returned, since without a line search the last may be far off.
     """
@@ -358,6 +368,8 @@ def dlg(
         labels=labels_.Joint(),
         start=starts.Normal(),
         optimiser=optimisers.LBFGS(lr=lr, inner=inner, line=line),
+        only=_pick("ignore", ignore, _IGNORED),
+        secrets=treat(secrets),
         box=False,
         restarts=restarts,
         keep=keep,
@@ -375,17 +387,29 @@ def idlg(
     target: float | None = 1e-6,
     keep: Literal["last", "best"] = "best",
     rule: Literal["auto", "bias", "rows"] = "auto",
+    ignore: Ignore = "nothing",
+    secrets: Secrets = "resampled",
 ) -> Search:
     """iDLG (Zhao et al. 2020), Alg. 1: the label from the last layer (Eq. 4), then the image as in DLG.
 
     Args:
         rule: where the label is taken from: iDLG's own sums of rows, the bias, or the whole layer.
-        steps, inner, lr, restarts, line, target, keep: as in `dlg`.
+        steps, inner, lr, restarts, line, target, keep, ignore, secrets: as in `dlg`.
 
     Deviations: the label is read off the whole layer, since sums of rows fail on features of both signs; where they
     are right, both are.
     """
-    search = dlg(steps=steps, inner=inner, lr=lr, restarts=restarts, line=line, target=target, keep=keep)
+    search = dlg(
+        steps=steps,
+        inner=inner,
+        lr=lr,
+        restarts=restarts,
+        line=line,
+        target=target,
+        keep=keep,
+        ignore=ignore,
+        secrets=secrets,
+    )
     return replace(search, name="idlg", labels=labels_.FromLastLayer(rule=rule))
 
 
@@ -398,6 +422,8 @@ def cpl(
     line: Literal["none", "wolfe"] = "none",
     target: float | None = None,
     keep: Literal["last", "best"] = "best",
+    ignore: Ignore = "nothing",
+    secrets: Secrets = "resampled",
 ) -> Search:
     """Client Privacy Leakage (Wei et al. 2020), Alg. 1: squared L2 match plus alpha |F(x) - y|^2 on the prediction.
 
@@ -406,12 +432,22 @@ def cpl(
 
     Args:
         alpha: weight of the prediction term.
-        steps, lr, restarts, line, target, keep: as in `dlg`.
+        steps, lr, restarts, line, target, keep, ignore, secrets: as in `dlg`.
 
     Deviations: alpha is a choice of ours, small because an untrained model does not recognise the true image either;
     F is taken after the softmax; the iterate with the lowest loss is returned.
     """
-    search = dlg(steps=steps, inner=1, lr=lr, restarts=restarts, line=line, target=target, keep=keep)
+    search = dlg(
+        steps=steps,
+        inner=1,
+        lr=lr,
+        restarts=restarts,
+        line=line,
+        target=target,
+        keep=keep,
+        ignore=ignore,
+        secrets=secrets,
+    )
     prior, labels = alpha * priors.Prediction(), labels_.FromLastLayer()
     return replace(search, name="cpl", prior=prior, labels=labels, start=starts.Tiled(across=2))
 

@@ -180,7 +180,8 @@ class _Run:
         try:
             for step in range(steps + 1):
                 draws = self._draws(state.row)
-                values = self.objective(state.x, state.labels, state.owner, draws)
+                restart = state.row % self.search.restarts
+                values = self.objective(state.x, state.labels, state.owner, draws, restart=restart)
                 latest[state.row] = values.match
                 state = self._remember(state, values)
                 state, values, draws = self._release(step, state, values, draws, done)
@@ -202,7 +203,12 @@ class _Run:
         """Starts are drawn one candidate at a time, each from the stream of its victim and restart."""
         like = self.target.mean
         owner = torch.arange(len(self.seen.ids)).repeat_interleave(self.search.restarts)
-        draws = [self._draw(name, restart) for name in self.seen.ids for restart in range(self.search.restarts)]
+        senders = self.seen.clients or self.seen.ids
+        draws = [
+            self._draw(name, sender, restart)
+            for name, sender in zip(self.seen.ids, senders, strict=True)
+            for restart in range(self.search.restarts)
+        ]
         x = torch.stack(draws).to(like.device)
         owner = owner.to(like.device)
         n = len(draws)
@@ -220,10 +226,11 @@ class _Run:
             waited=torch.zeros_like(owner),
         )
 
-    def _draw(self, name: str, restart: int) -> Tensor:
+    def _draw(self, name: str, sender: str, restart: int) -> Tensor:
         """One candidate's first unknowns (D,)."""
         images, others = (rng.stream(self.seed, what, name, restart) for what in ("start", "labels"))
-        return self.unknowns.draw(self.search.start, images, others)
+        client = rng.stream(self.seed, "client's", sender, restart)
+        return self.unknowns.draw(self.search.start, images, others, client)
 
     def _draws(self, row: Tensor) -> Draws:
         """What this step draws for the candidates in these rows, each from a stream of its own."""
@@ -289,7 +296,10 @@ class _Run:
         def evaluate(x: Tensor, who: Tensor, *, slopes: bool = True) -> tuple[Tensor, Tensor]:
             if not len(x):  # a model need not take a batch of nothing
                 return values.loss[:0], x
-            _, loss, slope = self.objective(x, state.labels[who], state.owner[who], draws.rows(who), slopes=slopes)
+            restart = state.row[who] % self.search.restarts
+            _, loss, slope = self.objective(
+                x, state.labels[who], state.owner[who], draws.rows(who), restart=restart, slopes=slopes
+            )
             return loss, slope
 
         search = self.search

@@ -1,27 +1,24 @@
 """The work of an audit: parts that fit together, steps of clients, tiles of victims side by side."""
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dosimeter import clients, engine, rng, trees
 from dosimeter.attacks import Search
+from dosimeter.auditing.observing import like, observe
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.target import as_attacked, make_target, untold
-from dosimeter.defenses import Moment, NoDefense
+from dosimeter.defenses import NoDefense
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import Advance
 from dosimeter.types import (
-    Gradient,
     Observation,
     Reconstruction,
-    Secrets,
     Selective,
-    Statistics,
     Target,
     ThreatModel,
     Trained,
@@ -37,6 +34,7 @@ class Job:
         low, high = float(victims.images.min()), float(victims.images.max())
         if not (low >= 0 and high <= 1):
             raise DataError(f"Images must be in [0, 1], got values from {low:.4g} to {high:.4g}; divide bytes by 255.")
+        setting = replace(setting, step=setting.defense.on_step(setting.step))
         self.victims, self.setting, self.threat = victims, setting, setting.granted()
         with rng.scoped(setting.seed, "defense", "model"):
             defended = setting.defense.on_model(model, victims.shape)
@@ -56,7 +54,7 @@ class Job:
         if isinstance(setting.attack, Selective):
             setting.attack.check(untold(self.target, self.threat, victims.batch), victims.batch)
         at_once = getattr(setting.attack, "at_once", 1)
-        self.plan = engine.plan(
+        plan = engine.plan(
             self.target,
             victims=len(victims.ids),
             # An attack that simulates no update only has to hold what it saw.
@@ -68,6 +66,8 @@ class Job:
             workers=1 if setting.compiled else setting.workers,
             extra=setting.attack.footprint(self.target, victims.batch) if isinstance(setting.attack, Search) else 0,
         )
+        # Updates of the same client stay together.
+        self.plan = plan._replace(victims=max(setting.same_client, plan.victims - plan.victims % setting.same_client))
 
     @property
     def trained(self) -> Trained | None:
@@ -106,37 +106,17 @@ class Job:
             "budget": self.setting.budget,
             "tile": self.plan.victims,
             "workers": self.plan.workers,
+            "rounds": self.setting.rounds,
+            "same_client": self.setting.same_client,
         }
 
-    def observe(self, target: Target, victims: Victims) -> Observation:
-        """What the server sees of the victims' steps."""
-        statistics: list[Statistics] = []
-        secrets: list[Secrets] = []
-
-        def updates() -> Iterator[Gradient]:
-            for images, labels, name in zip(victims.images.to(target.mean), victims.labels, victims.ids, strict=True):
-                if self.threat.statistics == "sent":
-                    statistics.append(clients.statistics(target, images))
-                drawn = clients.draw_secrets(target, len(images), rng.stream(self.setting.seed, "secrets", name))
-                secrets.append(drawn)
-                order = rng.stream(self.setting.seed, "order", name)
-                sent: Gradient = clients.gradient(replace(target, drawn=drawn), images, _like(labels, target), order)
-                noise = rng.stream(self.setting.seed, "defense", name)
-                sent = self.setting.defense.on_gradient(sent, Moment(batch=len(images)), noise)
-                trees.check_update(sent, target.parameters)
-                if self.trained and not self.threat.local_lr:
-                    sent = {key: self.trained.lr * g for key, g in sent.items()}  # the plain difference of weights
-                yield sent
-
-        gradient = trees.stack(updates(), len(victims.ids))
-        labels_seen = _like(victims.labels, target) if self.threat.labels else None
-        along = trees.stack_pairs(statistics) if statistics else None
-        revealed = trees.stack(secrets) if self.threat.secrets else None
-        return Observation(gradient, victims.batch, victims.ids, labels_seen, along, revealed)
+    def observe(self, target: Target, victims: Victims) -> list[Observation]:
+        """What the server sees of the victims' steps, round by round."""
+        return observe(target, victims, self.setting, self.threat)
 
     def explain(self) -> list[engine.Explanation]:
         """Which tensor is compared in which way and why, found out on the first victim."""
-        seen = self.observe(self.target, self.victims.take(slice(1)))
+        seen = self.observe(self.target, self.victims.take(slice(1)))[0]
         exact = getattr(getattr(self.setting.attack, "likelihood", None), "exact", False)
         # What is compared in which way does not depend on what the attacker was told of local training.
         target = as_attacked(self.target, ThreatModel(statistics=self.threat.statistics), self.victims.batch)
@@ -144,7 +124,7 @@ class Job:
         grey = torch.full_like(self.victims.images[:1], 0.5).to(self.target.mean)
         first = torch.zeros(1, dtype=torch.long, device=grey.device)
         drawn = trees.stack([clients.draw_secrets(target, self.victims.batch, rng.stream(0, "explain"))])
-        matcher(grey, _like(self.victims.labels[:1], self.target), first, drawn)
+        matcher(grey, like(self.victims.labels[:1], self.target), first, drawn)
         return matcher.explain()
 
     def attack_first_tile(self, watch: Watch) -> None:
@@ -152,7 +132,7 @@ class Job:
         with engine.threads.one_thread_each():
             seen = self.observe(self.target, self.victims.take(slice(self.plan.victims)))
             target = as_attacked(self.target, self.threat, self.victims.batch)
-            self.setting.attack(target, [seen], seed=self.setting.seed, watch=watch)
+            self.setting.attack(target, seen, seed=self.setting.seed, watch=watch)
 
     def run(self, advance: Advance) -> tuple[Reconstruction, Reconstruction]:
         """The attack's and the blind attack's images of all victims, or of those reached before Ctrl-C."""
@@ -165,10 +145,10 @@ class Job:
             target = replace(self.target, model=engine.clone_modules(self.target.model))
             seen = self.observe(target, self.victims.take(slice(first, first + size)))
             target = as_attacked(target, self.threat, self.victims.batch)
-            found = attack(target, [seen], seed=seed, watch=watches.of(first // size))
+            found = attack(target, seen, seed=seed, watch=watches.of(first // size))
             if "interrupted" in found.stopped:
                 stop.set()
-            return found, attack.blind()(target, [seen], seed=seed)
+            return found, attack.blind()(target, seen, seed=seed)
 
         done = engine.threads.run(work, range(0, n, size), workers=self.plan.workers, stop=stop)
         if not done:
@@ -196,11 +176,6 @@ class _Watches:
                 self._advance(round(1000 * share), note, total=1000)
 
         return watch
-
-
-def _like(labels: Tensor, target: Target) -> Tensor:
-    """Labels on the target's device; targets that are not classes also in its precision."""
-    return labels.to(target.mean) if labels.is_floating_point() else labels.to(target.mean.device)
 
 
 def _join(parts: list[Reconstruction]) -> Reconstruction:

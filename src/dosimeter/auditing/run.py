@@ -50,6 +50,8 @@ def audit(
     workers: int | None = None,
     compiled: bool = False,
     way: Way | None = None,
+    rounds: int = 1,
+    same_client: int = 1,
     explain: bool = False,
     threshold: float = 0.5,
     decoys: Tensor | None = None,
@@ -79,6 +81,8 @@ def audit(
         workers: threads, by default one a core.
         compiled: run straight networks through torch.compile, on one thread.
         way: how gradients are compared, where it must be a certain one; the fastest that works by default.
+        rounds: how many updates of the same batch at the same weights the server sees; clients draw anew for each.
+        same_client: how many victims in a row are updates of one client, which keeps its private numbers.
         explain: say in the result which tensor is compared in which way and why.
         threshold: SSIM from which an image counts as read.
         decoys: other images (m, C, H, W), among which a reconstruction should point at its own victim.
@@ -102,6 +106,8 @@ def audit(
         workers=workers,
         compiled=compiled,
         way=way,
+        rounds=rounds,
+        same_client=same_client,
     )
     yardstick = Yardstick(threshold, decoys, lpips, delta)
     return perform(model, victims, setting, yardstick, names=names, explain=explain, progress=progress)

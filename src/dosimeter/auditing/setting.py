@@ -30,6 +30,13 @@ class Setting:
     workers: int | None = None
     compiled: bool = False
     way: Way | None = None
+    rounds: int = 1
+    same_client: int = 1
+
+    def __post_init__(self) -> None:
+        for what, value in (("rounds", self.rounds), ("updates of the same client", self.same_client)):
+            if value < 1:
+                raise SettingError(f"An audit needs at least 1 of {what}, got {value}.")
 
     def granted(self) -> ThreatModel:
         """The threat model: given, or the least that the attack needs; refused when it grants too little."""

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dosimeter import clients, data, defenses, metrics, servers, spec, store
-from dosimeter.attacks import AverageOrders, GuessSteps, LabelsOnly, Search, presets
+from dosimeter.attacks import AverageOrders, AverageRounds, GuessSteps, LabelsOnly, Search, presets
 from dosimeter.auditing import Interrupted, Result, Setting, Yardstick, estimate, perform
 from dosimeter.cli.console import err, out, refusals
 from dosimeter.errors import SettingError
@@ -62,6 +62,8 @@ def audit_command(
     ] = "honest",
     victims: Annotated[int, typer.Option(help="How many updates to attack.")] = 8,
     batch: Annotated[int, typer.Option(help="Images in every update.")] = 1,
+    rounds: Annotated[int, typer.Option(help="Updates of the same batch that the server sees.")] = 1,
+    same_client: Annotated[int, typer.Option(help="Victims in a row that are updates of one client.")] = 1,
     distinct: Annotated[bool, typer.Option("--distinct", help="Only different classes in every update.")] = False,
     steps: Annotated[int | None, typer.Option(help="Steps of the attack; its own default otherwise.")] = None,
     seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
@@ -106,6 +108,8 @@ def audit_command(
             dtype=getattr(torch, dtype.value),
             budget=round(budget * 2**30),
             workers=workers,
+            rounds=rounds,
+            same_client=same_client,
         )
         task = load_task(
             model,
@@ -219,7 +223,7 @@ def _most_steps(attack: Attack) -> int | None:
     """How many steps an attack takes at most; None for one that solves."""
     if isinstance(attack, GuessSteps):
         return attack.steps
-    attack = attack.attack if isinstance(attack, AverageOrders) else attack
+    attack = attack.attack if isinstance(attack, AverageOrders | AverageRounds) else attack
     return attack.stop.steps if isinstance(attack, Search) else None
 
 

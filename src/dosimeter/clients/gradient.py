@@ -9,11 +9,20 @@ from dosimeter.errors import ModelError, SettingError
 from dosimeter.types import Target
 
 
-def draw_secrets(target: Target, batch: int, rng: torch.Generator) -> dict[str, Tensor]:
-    """What a client draws inside its model for one pass of `batch` images; see `types.Secret`."""
+def draw_secrets(
+    target: Target, batch: int, rng: torch.Generator, client: torch.Generator | None = None
+) -> dict[str, Tensor]:
+    """What a client draws inside its model for one pass of `batch` images; see `types.Secret`.
+
+    Args:
+        rng: for what is drawn for every image, and for all where there is no other stream.
+        client: for what stays the same in all steps of a client.
+    """
+    streams = {"image": rng, "client": client or rng}
+    like = target.mean
     return {
-        name: torch.randn(secret.full_shape(batch), generator=rng, dtype=target.mean.dtype).to(target.mean.device)
-        for name, secret in target.secrets.items()
+        name: torch.randn(s.full_shape(batch), generator=streams[s.scope], dtype=like.dtype).to(like.device)
+        for name, s in target.secrets.items()
     }
 
 

@@ -1,4 +1,10 @@
-"""The form of a defense: one frozen dataclass that overrides one method.
+"""The form of a defense: one frozen dataclass that overrides one of five methods.
+
+    on_model      the model that all train has other layers
+    on_batch      the client trains on other images
+    on_step       it computes its update in another way
+    draw          it draws private numbers in a way of its own
+    on_gradient   it changes the update before it leaves
 
     @dataclass(frozen=True, kw_only=True)
     class Round(Defense):
@@ -14,16 +20,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from dosimeter.types import Gradient, Shape
+from dosimeter.types import Gradient, Secrets, Shape, Step, Target
 
 
 class Moment(NamedTuple):
-    """When a defense acts."""
+    """When a defense acts, and on what: all of it is the client's own to see."""
 
     round: int = 0
     batch: int = 1  # images in the update
+    target: Target | None = None  # what the client ran, with what it drew
+    images: Tensor | None = None  # (B, C, H, W) what it ran it on
+    labels: Tensor | None = None  # (B, ...)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +45,18 @@ class Defense:
         New weights are drawn from torch's global generator, which an audit sets by its seed.
         """
         return model
+
+    def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The images (B, C, H, W) in [0, 1] and labels that the client trains on instead of its own."""
+        return images, labels
+
+    def on_step(self, step: Step | None) -> Step | None:
+        """How a client turns its batch into an update, which the attacker can simulate; None is one gradient."""
+        return step
+
+    def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
+        """What the client draws for the model's secrets; those it does not name are standard normal."""
+        return {}
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         """The update that leaves the client. Draw only from `rng`, so that a rerun is the same run."""
@@ -60,6 +81,22 @@ class Chain(Defense):
         for part in self.parts:
             model = part.on_model(model, shape)
         return model
+
+    def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        for part in self.parts:
+            images, labels = part.on_batch(images, labels, rng)
+        return images, labels
+
+    def on_step(self, step: Step | None) -> Step | None:
+        for part in self.parts:
+            step = part.on_step(step)
+        return step
+
+    def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
+        drawn: dict[str, Tensor] = {}
+        for part in self.parts:
+            drawn |= part.draw(target, batch, rng)
+        return drawn
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         for part in self.parts:

@@ -1,0 +1,46 @@
+"""An attacker who sees several updates of the same batch and takes their mean, in which noise is smaller."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dosimeter.types import Attack, Observation, Reconstruction, Selective, Target, ThreatModel, Watch
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageRounds:
+    """`attack` on the mean of all rounds' updates. Independent noise of deviation s is s / sqrt(R) there."""
+
+    attack: Attack
+
+    @property
+    def name(self) -> str:
+        return f"{self.attack.name}, rounds averaged"
+
+    @property
+    def at_once(self) -> int:
+        """How many candidates are simulated at once for a victim."""
+        return int(getattr(self.attack, "at_once", 1))
+
+    def needs(self) -> ThreatModel:
+        return self.attack.needs()
+
+    def check(self, target: Target, batch: int) -> None:
+        if isinstance(self.attack, Selective):
+            self.attack.check(target, batch)
+
+    def __call__(
+        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
+    ) -> Reconstruction:
+        return self.attack(target, [average(observations)], seed=seed, watch=watch)
+
+    def blind(self) -> "AverageRounds":
+        return AverageRounds(attack=self.attack.blind())
+
+
+def average(observations: Sequence[Observation]) -> Observation:
+    """One observation whose update is the mean of all; whatever else was seen is the first round's."""
+    first = observations[0]
+    mean = {name: torch.stack([o.gradient[name] for o in observations]).mean(0) for name in first.gradient}
+    return first._replace(gradient=mean)

@@ -1,0 +1,68 @@
+"""What a server sees of its clients' steps, and what clients trained on to make it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import Tensor
+
+from dosimeter import clients, rng, trees
+from dosimeter.auditing.setting import Setting
+from dosimeter.defenses import Moment
+from dosimeter.types import Gradient, Observation, Secrets, Statistics, Target, ThreatModel, Victims
+
+
+def observe(target: Target, victims: Victims, setting: Setting, threat: ThreatModel) -> list[Observation]:
+    """One observation a round, in which clients take the same step on the same batch and draw anew."""
+    return [_observe(target, victims, setting, threat, at) for at in range(setting.rounds)]
+
+
+def trained_on(victims: Victims, setting: Setting) -> Tensor:
+    """(V, B, C, H, W) the images that clients trained on, where a defense changes them."""
+    images = victims.images.clone()
+    for at, name in enumerate(victims.ids):
+        images[at] = _batch(victims.images[at], victims.labels[at], setting, name)[0]
+    return images
+
+
+def like(labels: Tensor, target: Target) -> Tensor:
+    """Labels on the target's device; targets that are not classes also in its precision."""
+    return labels.to(target.mean) if labels.is_floating_point() else labels.to(target.mean.device)
+
+
+def _observe(target: Target, victims: Victims, setting: Setting, threat: ThreatModel, at: int) -> Observation:
+    statistics: list[Statistics] = []
+    secrets: list[Secrets] = []
+    again = (f"round {at}",) if at else ()  # the first round's streams have no number
+    defense, step = setting.defense, target.step
+    senders = tuple(victims.ids[v - v % setting.same_client] for v in range(len(victims.ids)))
+
+    def updates() -> Iterator[Gradient]:
+        for v, name in enumerate(victims.ids):
+            images, labels = _batch(victims.images[v], victims.labels[v], setting, name)
+            images = images.to(target.mean)
+            if threat.statistics == "sent":
+                statistics.append(clients.statistics(target, images))
+            drawing = rng.stream(setting.seed, "secrets", name, *again)
+            client = rng.stream(setting.seed, "client", senders[v])
+            drawn = clients.draw_secrets(target, len(images), drawing, client)
+            drawn |= defense.draw(target, len(images), client)
+            secrets.append(drawn)
+            ran = replace(target, drawn=drawn)
+            order = rng.stream(setting.seed, "order", name, *again)
+            sent: Gradient = clients.gradient(ran, images, like(labels, target), order)
+            moment = Moment(at, len(images), ran, images, like(labels, target))
+            sent = defense.on_gradient(sent, moment, rng.stream(setting.seed, "defense", name, *again))
+            trees.check_update(sent, target.parameters)
+            if isinstance(step, clients.LocalTraining) and not threat.local_lr:
+                sent = {key: step.lr * g for key, g in sent.items()}  # the plain difference of weights
+            yield sent
+
+    gradient = trees.stack(updates(), len(victims.ids))
+    labels_seen = like(victims.labels, target) if threat.labels else None
+    along = trees.stack_pairs(statistics) if statistics else None
+    revealed = trees.stack(secrets) if threat.secrets else None
+    return Observation(gradient, victims.batch, victims.ids, labels_seen, along, revealed, senders)
+
+
+def _batch(images: Tensor, labels: Tensor, setting: Setting, name: str) -> tuple[Tensor, Tensor]:
+    return setting.defense.on_batch(images, labels, rng.stream(setting.seed, "batch", name))
