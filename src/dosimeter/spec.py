@@ -5,7 +5,8 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Container, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -29,6 +30,13 @@ def make(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], *, hin
         if parameter.default is parameter.empty and key not in {*settings, *given}:
             raise SettingError(f"The {kind} {name!r} needs a value of {key!r}; write {name}:{key}=...")
     return catalogue[name](**settings, **given)
+
+
+def joined(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]]) -> T:
+    """Several parts joined by |, each of which is described as for `make`; a user's own is path/to/file.py:function."""
+    parts: list[Any] = [own(kind, part)() if is_own(part) else make(kind, part, catalogue) for part in text.split("|")]
+    whole: T = reduce(or_, parts)
+    return whole
 
 
 def parse(

@@ -101,7 +101,6 @@ def test_the_draw_is_the_clients_and_the_rest_of_the_model_is_kept(defense: Defe
         (Precode(position=4), "position 1 to 3, got 4"),
         (Precode(before="nowhere"), "nowhere"),
         (Cvb(position=3), "feature maps"),
-        (Precode(k=0), "at least 1, got 0"),
     ],
     ids=repr,
 )

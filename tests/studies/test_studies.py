@@ -24,9 +24,8 @@ TINY = replace(
 
 
 def test_every_model_is_in_the_study_of_architectures() -> None:
-    rows = studies.BY_NAME["architectures"].rows
+    rows = [row for row in studies.BY_NAME["architectures"].rows if row.attack == "ig" and row.steps == 200]
     assert sorted(row.model.partition(":")[0] for row in rows) == sorted(models.BY_NAME)
-    assert len({row.steps for row in rows}) == 1
 
 
 def test_a_stopped_study_goes_on_where_it_was(tmp_path: Path) -> None:

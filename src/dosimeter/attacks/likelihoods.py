@@ -123,6 +123,37 @@ class Pruned:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Survived:
+    """For gradients pruned by size: match the entries that survived, and let those that did not be small.
+
+    An entry that is 0 was at most as large as the smallest one that is not, in its tensor; only what is beyond that
+    counts, squared. The loss is divided by the tensor's observed squared norm, so that tensors count alike.
+    """
+
+    def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
+        kept = observed != 0
+        bound = torch.where(kept, observed.abs(), torch.inf).amin(1, keepdim=True)
+        beyond = torch.where(kept, simulated - observed, (simulated.abs() - bound).clamp_min(0))
+        return beyond.square().sum(1) / observed.square().sum(1).clamp_min(1e-24)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """For gradients rounded to whole steps: every entry was within half a step of what is seen.
+
+    The step is the largest entry of the tensor over 2^(bits - 1) - 1, which the update tells; only what is beyond half
+    of it counts, squared, on the scale of the tensor's observed squared norm.
+    """
+
+    bits: int = 8
+
+    def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
+        step = observed.abs().amax(1, keepdim=True) / (2 ** (self.bits - 1) - 1)
+        beyond: Tensor = ((simulated - observed).abs() - step / 2).clamp_min(0)
+        return beyond.square().sum(1) / observed.square().sum(1).clamp_min(1e-24)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SquaredL2:
     """|g - g'|^2 over all tensors (DLG; Inverting Gradients, Eq. 3)."""
 

@@ -78,6 +78,48 @@ class Exponential:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Except:
+    """All tensors but these: the bypass of a defense that perturbs some of them, such as Soteria (Bayes, Sec. 5)."""
+
+    names: tuple[str, ...]
+
+    def check(self, target: Target) -> None:
+        left = [name for name in target.parameters if name not in self.names]
+        if len(left) == len(target.parameters) or not left:
+            raise SettingError(
+                f"Leaving out {', '.join(self.names)} leaves {len(left)} of {len(target.parameters)} tensors; "
+                "expected some of the model's parameters, not all and not none."
+            )
+
+    def weights(self, target: Target, norms: Tensor) -> Tensor:
+        kept = [float(name not in self.names) for name in target.parameters]
+        return torch.tensor(kept).to(norms).expand_as(norms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseVariance:
+    """Each tensor counts by how well it is known: 1 / (sigma^2 + (floor r)^2), r its own root mean square.
+
+    `sigma` is the noise on tensors that are not touched by noise drawn inside the model (PPP perturbs these), or on all
+    where the model draws none; `floor` is what even a tensor without noise may be off, as a share of its size. Weights
+    are scaled so that they sum to 1 over all entries' variances.
+    """
+
+    sigma: float
+    floor: float = 0.03
+
+    def check(self, target: Target) -> None:
+        pass
+
+    def weights(self, target: Target, norms: Tensor) -> Tensor:
+        early = BeforeNoise(encoder=False).names(target) if target.secrets else set(target.parameters)
+        noisy = torch.tensor([self.sigma * (name in early) for name in target.parameters]).to(norms)
+        sizes = torch.tensor([p.numel() for p in target.parameters.values()]).to(norms)
+        variance = noisy.square() + self.floor**2 * norms / sizes
+        return 1 / (variance * sizes).clamp_min(1e-24) / len(target.parameters)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BeforeNoise:
     """Leave out every tensor that sees what a client drew inside the model: the "Ignore" attack.
 

@@ -55,7 +55,7 @@ def inverting_gradients(
     signed: bool = True,
     by: Literal["adam", "descent", "lbfgs"] = "adam",
     box: bool = True,
-    distance: Literal["cosine", "mean-cosine", "l2", "l1"] = "cosine",
+    distance: Literal["cosine", "mean-cosine", "l2", "l1", "survived", "interval"] = "cosine",
     top: int | None = None,
     decay: Literal["steps", "plateau", "none"] = "steps",
     plateau: int = 400,
@@ -81,7 +81,8 @@ def inverting_gradients(
         signed: feed Adam the sign of the slope.
         by: Adam, or what the paper's Table 1 puts in its place: plain descent or L-BFGS with one iteration a step.
         box: keep pixels in [0, 1].
-        distance: what is matched: cosine, the mean of every tensor's cosine, squared L2 (Eq. 3) or L1.
+        distance: what is matched: cosine, the mean of every tensor's cosine, squared L2 (Eq. 3) or L1; what survived
+            pruning by size, or the intervals of 8-bit quantisation.
         top: match only so many tensors, those with the largest norm (Eq. 7); all by default.
         decay: shrink the step at 3/8, 5/8 and 7/8 of the steps, or when the loss stays for `plateau` steps.
         plateau: see `decay`.
@@ -99,6 +100,8 @@ def inverting_gradients(
         "mean-cosine": likelihoods.MeanCosine(),
         "l2": likelihoods.SquaredL2(),
         "l1": likelihoods.L1(),
+        "survived": likelihoods.Survived(),
+        "interval": likelihoods.Interval(),
     }
     ways: dict[str, optimisers.Optimiser[Any]] = {
         "adam": optimisers.Adam(lr=lr, signed=signed),

@@ -34,7 +34,7 @@ class Job:
         low, high = float(victims.images.min()), float(victims.images.max())
         if not (low >= 0 and high <= 1):
             raise DataError(f"Images must be in [0, 1], got values from {low:.4g} to {high:.4g}; divide bytes by 255.")
-        setting = replace(setting, step=setting.defense.on_step(setting.step))
+        setting = _clipping(setting)
         self.victims, self.setting, self.threat = victims, setting, setting.granted()
         with rng.scoped(setting.seed, "defense", "model"):
             defended = setting.defense.on_model(model, victims.shape)
@@ -96,6 +96,7 @@ class Job:
             "attack_name": attack.name,
             "attack": repr(attack),
             "defense": "none" if defense == NoDefense() else repr(defense),
+            "facts": defense.facts(),
             "server": "honest" if self.threat.server == "honest" else repr(self.setting.server),
             "step": "gradient" if target.step is None else repr(target.step),
             "loss": "cross-entropy" if target.classification else getattr(loss, "__name__", type(loss).__name__),
@@ -176,6 +177,16 @@ class _Watches:
                 self._advance(round(1000 * share), note, total=1000)
 
         return watch
+
+
+def _clipping(setting: Setting) -> Setting:
+    """The setting in which clients clip, where their defense does."""
+    bound = setting.defense.clips()
+    if bound is None:
+        return setting
+    if setting.step is not None:
+        raise SettingError(f"The defense clips gradients and does not go with {setting.step!r}; use one of them.")
+    return replace(setting, step=clients.ClippedGradient(bound=bound))
 
 
 def _join(parts: list[Reconstruction]) -> Reconstruction:

@@ -98,7 +98,7 @@ def audit_command(
         chosen = _guessing(chosen, guess_local_steps, guess_local_lr, average_orders)
         setting = Setting(
             attack=chosen,
-            defense=spec.make("defense", defense, defenses.BY_NAME),
+            defense=spec.joined("defense", defense, defenses.BY_NAME),
             step=spec.make("step", step, clients.BY_NAME, hint="The attack's own steps are set by --steps."),
             server=_server(server),
             loss=None if loss is None else spec.own("loss", loss),

@@ -1,10 +1,51 @@
-"""What a client does to its update before it leaves the device. One file a defense."""
+"""What a client does to its model, its batch or its update. One file an idea."""
 
+from dosimeter.defenses.ats import Ats, search_policies
 from dosimeter.defenses.base import Chain, Defense, Moment, NoDefense
 from dosimeter.defenses.bottleneck import Cvb, Precode
-from dosimeter.defenses.noise import GaussianNoise
+from dosimeter.defenses.dp import DpSgd
+from dosimeter.defenses.layers import Dropout, NoBias
+from dosimeter.defenses.noise import GaussianNoise, LaplaceNoise
+from dosimeter.defenses.ppp import Ppp
+from dosimeter.defenses.pruning import Pruning, Quantisation, RandomPruning
+from dosimeter.defenses.soteria import Soteria
 
-BY_NAME: dict[str, type[Defense]] = {"none": NoDefense, "noise": GaussianNoise, "precode": Precode, "cvb": Cvb}
+BY_NAME: dict[str, type[Defense]] = {
+    "none": NoDefense,
+    "noise": GaussianNoise,
+    "laplace": LaplaceNoise,
+    "prune": Pruning,
+    "random-prune": RandomPruning,
+    "quantise": Quantisation,
+    "dp-sgd": DpSgd,
+    "precode": Precode,
+    "ppp": Ppp,
+    "cvb": Cvb,
+    "dropout": Dropout,
+    "soteria": Soteria,
+    "ats": Ats,
+    "no-bias": NoBias,
+}
 """The names that the command line knows."""
 
-__all__ = ["BY_NAME", "Chain", "Cvb", "Defense", "GaussianNoise", "Moment", "NoDefense", "Precode"]
+__all__ = [
+    "Ats",
+    "BY_NAME",
+    "Chain",
+    "Cvb",
+    "Defense",
+    "DpSgd",
+    "Dropout",
+    "GaussianNoise",
+    "LaplaceNoise",
+    "Moment",
+    "NoBias",
+    "NoDefense",
+    "Ppp",
+    "Precode",
+    "Pruning",
+    "Quantisation",
+    "RandomPruning",
+    "Soteria",
+    "search_policies",
+]

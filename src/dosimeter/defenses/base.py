@@ -1,8 +1,8 @@
-"""The form of a defense: one frozen dataclass that overrides one of five methods.
+"""The form of a defense: one frozen dataclass that overrides one or more of five methods.
 
     on_model      the model that all train has other layers
     on_batch      the client trains on other images
-    on_step       it computes its update in another way
+    clips         every example's gradient is clipped
     draw          it draws private numbers in a way of its own
     on_gradient   it changes the update before it leaves
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dosimeter.types import Gradient, Secrets, Shape, Step, Target
+from dosimeter.types import Gradient, Secrets, Shape, Target
 
 
 class Moment(NamedTuple):
@@ -50,9 +50,13 @@ class Defense:
         """The images (B, C, H, W) in [0, 1] and labels that the client trains on instead of its own."""
         return images, labels
 
-    def on_step(self, step: Step | None) -> Step | None:
-        """How a client turns its batch into an update, which the attacker can simulate; None is one gradient."""
-        return step
+    def clips(self) -> float | None:
+        """The norm that every example's gradient is clipped to, None for no clipping."""
+        return None
+
+    def facts(self) -> dict[str, str]:
+        """What else a report should say of it."""
+        return {}
 
     def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
         """What the client draws for the model's secrets; those it does not name are standard normal."""
@@ -87,10 +91,12 @@ class Chain(Defense):
             images, labels = part.on_batch(images, labels, rng)
         return images, labels
 
-    def on_step(self, step: Step | None) -> Step | None:
-        for part in self.parts:
-            step = part.on_step(step)
-        return step
+    def clips(self) -> float | None:
+        bounds = [bound for part in self.parts if (bound := part.clips()) is not None]
+        return min(bounds) if bounds else None
+
+    def facts(self) -> dict[str, str]:
+        return {key: value for part in self.parts for key, value in part.facts().items()}
 
     def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
         drawn: dict[str, Tensor] = {}

@@ -6,7 +6,7 @@ draw. It samples whenever a client runs it, in evaluation mode too, from secrets
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,27 +91,33 @@ def gaussian_divergence(mean: Tensor, deviation: Tensor) -> Tensor:
 class Precode(Defense):
     """PRECODE (PPP, Sec. 3.2 and Eq. 2-3; CVB, Sec. III): a variational bottleneck before one of the model's layers.
 
-    `k` numbers are drawn, `beta` weighs their divergence from the standard normal, in bits, in the loss. `position`
-    counts the convolutions and linear layers before the bottleneck; by default it stands before the last of them.
-    `before` names a layer or block instead.
+    `k` numbers are drawn, 256 by default or as many as go in where these are fewer; `beta` weighs their divergence from
+    the standard normal, in bits, in the loss. `position` counts the convolutions and linear layers before the
+    bottleneck; by default it stands before the last of them. `before` names a layer or block instead.
     """
 
-    k: int = 256
+    k: int | None = None
     beta: float = 1e-3
     position: int | None = None
     before: str | None = None
     bias: bool = True
 
-    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
-        if self.k < 1:
+    def __post_init__(self) -> None:
+        if self.k is not None and self.k < 1:
             raise SettingError(f"PRECODE needs a bottleneck of k of at least 1, got {self.k}.")
-        return insert(
-            model,
-            shape,
-            lambda inside: Variational(math.prod(inside), self.k, self.beta, bias=self.bias),
-            position=self.position,
-            before=self.before,
-        )
+        _check_beta(self.beta)
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        return insert(model, shape, self._layer, position=self.position, before=self.before)
+
+    def _layer(self, inside: tuple[int, ...]) -> nn.Module:
+        size = math.prod(inside)
+        if self.k is not None and self.k > size:
+            raise SettingError(
+                f"PRECODE's bottleneck of k = {self.k} is wider than the {size} numbers that go into it there; "
+                f"choose k up to {size} or an earlier position."
+            )
+        return Variational(size, self.k or min(256, size), self.beta, bias=self.bias)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,17 +126,19 @@ class Cvb(Defense):
 
     `kernel` and `scale` are the paper's k_E and s_E = K / C; `beta` weighs the divergence (Eq. 3), which the released
     program computes as if the deviation were the logarithm of a variance (`variant`). `position` and `before` as in
-    `Precode`; after the first convolution by default.
+    `Precode`, several of either put a bottleneck at each; after the first convolution by default. Tokens (P, F) of a
+    transformer are taken as P maps of sqrt(F) x sqrt(F) (Sec. VI-C): `before=blocks.1`.
     """
 
     kernel: int = 5
     scale: float = 0.5
     beta: float = 0.1
-    position: int = 1
-    before: str | None = None
+    position: int | Sequence[int] = 1
+    before: Sequence[str] = ()
     variant: Variant = "paper"
 
     def __post_init__(self) -> None:
+        _check_beta(self.beta)
         if self.variant not in ("paper", "released"):
             raise SettingError(unknown("variant", self.variant, ("paper", "released")))
         if self.kernel < 1 or self.kernel % 2 == 0 or not self.scale > 0:
@@ -139,9 +147,16 @@ class Cvb(Defense):
             )
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
-        return insert(model, shape, self._layer, position=self.position, before=self.before)
+        positions = (self.position,) if isinstance(self.position, int) else self.position
+        places = self.before or [weighted(model, shape, at) for at in positions]
+        for place in places:
+            model = insert(model, shape, self._layer, position=None, before=place)
+        return model
 
     def _layer(self, inside: tuple[int, ...]) -> nn.Module:
+        side = math.isqrt(inside[-1])
+        if len(inside) == 2 and side**2 == inside[-1]:
+            return Tokens(self._layer((inside[0], side, side)))
         if len(inside) != 3:
             raise SettingError(
                 f"CVB works on feature maps (channels, height, width), but finds {inside} there; "
@@ -150,6 +165,24 @@ class Cvb(Defense):
         channels, height, width = inside
         k = max(1, round(self.scale * channels))
         return Convolutional((channels, height, width), k, self.kernel, self.beta, self.variant)
+
+
+def _check_beta(beta: float) -> None:
+    if not (beta >= 0 and math.isfinite(beta)):
+        raise SettingError(f"A bottleneck needs a weight beta of at least 0, got {beta}.")
+
+
+class Tokens(nn.Module):
+    """A layer for maps on a transformer's tokens (n, P, F), each of which is a map of sqrt(F) x sqrt(F)."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        side = math.isqrt(x.shape[-1])
+        mapped: Tensor = self.layer(x.reshape(*x.shape[:2], side, side))
+        return mapped.reshape(x.shape)
 
 
 class Guarded(nn.Sequential):
@@ -179,16 +212,10 @@ def insert(
         before: the name of any module; it counts where both are given.
     """
     model = copy.deepcopy(model)
-    order, shapes = _run(model, shape)
+    shapes = run_order(model, shape)
+    order = list(shapes)
     if before is None:
-        weighted = [path for path in order if isinstance(model.get_submodule(path), nn.Linear | nn.Conv2d)]
-        at = len(weighted) - 1 if position is None else position
-        if not 0 < at < len(weighted):
-            raise SettingError(
-                f"A bottleneck stands behind one of the model's {len(weighted)} convolutions and linear layers and "
-                f"before another, expected position 1 to {len(weighted) - 1}, got {position}."
-            )
-        before = weighted[at]
+        before = weighted(model, shape, position)
     elif before not in shapes:
         raise SettingError(unknown("layer", before, order))
     layer = model.get_submodule(before)
@@ -198,8 +225,20 @@ def insert(
     return model
 
 
-def _run(model: nn.Module, shape: Shape) -> tuple[list[str], dict[str, tuple[int, ...]]]:
-    """The modules in the order in which an image meets them, and the shape of what goes into each."""
+def weighted(model: nn.Module, shape: Shape, position: int | None) -> str:
+    """The convolution or linear layer at that position, counted from 0 in the order in which the model runs them."""
+    found = [path for path in run_order(model, shape) if isinstance(model.get_submodule(path), nn.Linear | nn.Conv2d)]
+    at = len(found) - 1 if position is None else position
+    if not 0 < at < len(found):
+        raise SettingError(
+            f"A layer stands behind one of the model's {len(found)} convolutions and linear layers and before "
+            f"another, expected position 1 to {len(found) - 1}, got {position}."
+        )
+    return found[at]
+
+
+def run_order(model: nn.Module, shape: Shape) -> dict[str, tuple[int, ...]]:
+    """{module: shape of what goes into it}, in the order in which an image meets them."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     def note(path: str, inputs: tuple[object, ...]) -> None:
@@ -220,4 +259,4 @@ def _run(model: nn.Module, shape: Shape) -> tuple[list[str], dict[str, tuple[int
         model.train(training)
         for hook in hooks:
             hook.remove()
-    return list(shapes), shapes
+    return shapes

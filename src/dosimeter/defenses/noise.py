@@ -17,11 +17,33 @@ class GaussianNoise(Defense):
     sigma: float = 1e-2
 
     def __post_init__(self) -> None:
-        if not (self.sigma >= 0 and math.isfinite(self.sigma)):
-            raise SettingError(f"Noise needs a standard deviation sigma of at least 0, got {self.sigma}.")
+        _check("a standard deviation sigma", self.sigma)
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         return {
             name: g + self.sigma * torch.randn(g.shape, generator=rng, dtype=g.dtype).to(g.device)
             for name, g in gradient.items()
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaplaceNoise(Defense):
+    """g + e with e from the Laplace density exp(-|e| / scale) / (2 scale) on every entry (Bayes, Sec. 4)."""
+
+    scale: float = 1e-2
+
+    def __post_init__(self) -> None:
+        _check("a scale", self.scale)
+
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
+        noisy = {}
+        for name, g in gradient.items():
+            u = torch.rand(g.shape, generator=rng, dtype=torch.float64) - 0.5
+            e = -u.sign() * torch.log1p(-2 * u.abs().clamp_max(0.5 - 1e-12))
+            noisy[name] = g + self.scale * e.to(g)
+        return noisy
+
+
+def _check(what: str, value: float) -> None:
+    if not (value >= 0 and math.isfinite(value)):
+        raise SettingError(f"Noise needs {what} of at least 0, got {value}.")

@@ -115,7 +115,7 @@ def as_markdown(study: Study, found: list[tuple[Row, Outcome]]) -> str:
 
 def _audit(row: Row) -> Outcome:
     attack = spec.make("attack", row.attack, presets.BY_NAME, steps=row.steps)
-    defense = spec.make("defense", row.defense, defenses.BY_NAME)
+    defense = spec.joined("defense", row.defense, defenses.BY_NAME)
     task = load_task(row.model, row.data, row.victims, seed=row.seed, batch=row.batch, split=row.split, size=row.size)
     if row.trained:
         _train(task, row)

@@ -1,0 +1,173 @@
+"""ATS (Gao et al. 2021): train on images that were changed so that their gradients say little of the originals."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageEnhance, ImageOps
+from torch import Tensor, nn
+
+from dosimeter.defenses.base import Defense
+from dosimeter.errors import SettingError
+
+OPERATIONS: tuple[tuple[str, int], ...] = (
+    ("invert", 7), ("contrast", 6), ("rotate", 2), ("translate-x", 9), ("sharpness", 1),
+    ("sharpness", 3), ("shear-y", 8), ("translate-y", 9), ("autocontrast", 8), ("equalize", 2),
+    ("shear-y", 7), ("posterize", 7), ("color", 3), ("brightness", 7), ("sharpness", 9),
+    ("brightness", 9), ("equalize", 5), ("equalize", 1), ("contrast", 7), ("sharpness", 5),
+    ("color", 7), ("translate-x", 8), ("equalize", 7), ("autocontrast", 8), ("translate-y", 3),
+    ("sharpness", 6), ("brightness", 6), ("color", 8), ("solarize", 2), ("invert", 3),
+    ("equalize", 0), ("autocontrast", 0), ("equalize", 8), ("equalize", 4), ("color", 9),
+    ("equalize", 6), ("autocontrast", 4), ("solarize", 8), ("brightness", 3), ("color", 0),
+    ("solarize", 5), ("autocontrast", 3), ("translate-y", 9), ("translate-y", 9), ("autocontrast", 2),
+    ("solarize", 3), ("equalize", 8), ("invert", 3), ("translate-y", 9), ("autocontrast", 1),
+)  # fmt: skip
+"""The 50 operations of AutoAugment's policy for CIFAR-10 (Cubuk et al. 2019, Table 7) in order, with magnitudes of 0
+to 9; a policy names them by their places."""
+
+Policy = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ats(Defense):
+    """Automatic transformation search: every image goes through the operations of a policy before the client trains.
+
+    `policy` is one of the paper's, as places in the list of 50 joined by "-"; several joined by "+" are drawn from at
+    random for every image (its hybrid): "7-4-15" and "21-13-3" are best for a ConvNet on CIFAR-100 (Bayes, App. A.2).
+    `search_policies` finds others.
+
+    Deviations: magnitudes are those of AutoAugment; every operation is applied, with a random direction where it has
+    one.
+    """
+
+    policy: str = "7-4-15"
+
+    def __post_init__(self) -> None:
+        self.policies()
+
+    def policies(self) -> tuple[Policy, ...]:
+        """The policies that are drawn from."""
+        try:
+            found = tuple(tuple(int(place) for place in one.split("-")) for one in self.policy.split("+"))
+        except ValueError:
+            found = ()
+        if not found or any(place >= len(OPERATIONS) for one in found for place in one):
+            raise SettingError(
+                f"A policy of ATS is places of 0 to {len(OPERATIONS) - 1} joined by -, as 7-4-15, or several of them "
+                f"joined by +, got {self.policy!r}."
+            )
+        return found
+
+    def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        choices = self.policies()
+        drawn = torch.randint(len(choices), (len(images),), generator=rng).tolist()
+        changed = [transform(image, choices[at], rng) for image, at in zip(images, drawn, strict=True)]
+        return torch.stack(changed), labels
+
+
+def transform(image: Tensor, policy: Policy, rng: torch.Generator) -> Tensor:
+    """One image (C, H, W) in [0, 1] after all operations of a policy, in steps of 1/255 as files have them."""
+    pixels = (image.clamp(0, 1) * 255).round().byte().cpu().numpy()
+    grey = len(pixels) == 1
+    picture = Image.fromarray(pixels[0] if grey else np.moveaxis(pixels, 0, -1))
+    for place in policy:
+        name, magnitude = OPERATIONS[place]
+        sign = 1 if torch.rand((), generator=rng) < 0.5 else -1
+        picture = _apply(picture, name, magnitude, sign)
+    array = np.asarray(picture)
+    changed = torch.from_numpy(array.copy()).to(image) / 255
+    return changed[None] if grey else changed.permute(2, 0, 1)
+
+
+def _apply(picture: Image.Image, name: str, magnitude: int, sign: int) -> Image.Image:
+    """AutoAugment's operations and their ranges (Cubuk et al. 2019, Table 6)."""
+    share = magnitude / 9
+    moved = sign * share
+    across, down = picture.size
+    moves: dict[str, tuple[float, float, float, float, float, float]] = {
+        "shear-x": (1, 0.3 * moved, 0, 0, 1, 0),
+        "shear-y": (1, 0, 0, 0.3 * moved, 1, 0),
+        "translate-x": (1, 0, 150 / 331 * across * moved, 0, 1, 0),
+        "translate-y": (1, 0, 0, 0, 1, 150 / 331 * down * moved),
+    }
+    if name in moves:
+        return picture.transform(picture.size, Image.Transform.AFFINE, moves[name], fillcolor=_grey(picture))
+    enhancers: dict[str, Callable[[Image.Image], ImageEnhance._Enhance]] = {
+        "color": ImageEnhance.Color,
+        "contrast": ImageEnhance.Contrast,
+        "brightness": ImageEnhance.Brightness,
+        "sharpness": ImageEnhance.Sharpness,
+    }
+    if name in enhancers:
+        return enhancers[name](picture).enhance(1 + 0.9 * moved)
+    plain: dict[str, Callable[[Image.Image], Image.Image]] = {
+        "rotate": lambda p: p.rotate(30 * moved, fillcolor=_grey(p)),
+        "posterize": lambda p: ImageOps.posterize(p, 8 - round(4 * share)),
+        "solarize": lambda p: ImageOps.solarize(p, round(256 * (1 - share))),
+        "autocontrast": ImageOps.autocontrast,
+        "equalize": ImageOps.equalize,
+        "invert": ImageOps.invert,
+    }
+    return plain[name](picture)
+
+
+def _grey(picture: Image.Image) -> int | tuple[int, int, int]:
+    return 128 if picture.mode == "L" else (128, 128, 128)
+
+
+class Scored(NamedTuple):
+    """A policy with the paper's two scores: the first should be small, the second large."""
+
+    policy: Policy
+    leakage: float  # S_pri: mean similarity of gradients on the way from the changed image to noise
+    accuracy: float  # S_acc: how apart a network without training keeps the images
+
+
+def search_policies(
+    model: nn.Module, images: Tensor, labels: Tensor, *, candidates: int = 100, length: int = 3, rng: torch.Generator
+) -> list[Scored]:
+    """Random policies by how little their gradients leak (Gao et al. 2021), best first.
+
+    Args:
+        model: half trained for the leakage, as in the paper; accuracy is scored on it as well.
+        images, labels: (n, C, H, W) in [0, 1] of the defender's own.
+        candidates: how many policies are tried.
+        length: operations in each.
+        rng: what policies and starts are drawn from.
+    """
+    found = []
+    for _ in range(candidates):
+        policy = tuple(torch.randint(len(OPERATIONS), (length,), generator=rng).tolist())
+        changed = torch.stack([transform(image, policy, rng) for image in images])
+        found.append(Scored(policy, _leakage(model, changed, labels, rng), _keeps_apart(model, changed)))
+    return sorted(found, key=lambda scored: scored.leakage)
+
+
+def _leakage(model: nn.Module, changed: Tensor, labels: Tensor, rng: torch.Generator, points: int = 10) -> float:
+    """Mean over images and points of the cosine of the gradients at the image and on its way to noise."""
+    total = 0.0
+    for image, label in zip(changed, labels, strict=True):
+        noise = torch.rand(image.shape, generator=rng).to(image)
+        there = _gradient(model, image, label)
+        for at in range(points):
+            share = at / points
+            here = _gradient(model, (1 - share) * noise + share * image, label)
+            total += float(F.cosine_similarity(here, there, dim=0))
+    return total / points / len(changed)
+
+
+def _gradient(model: nn.Module, image: Tensor, label: Tensor) -> Tensor:
+    loss = F.cross_entropy(model(image[None]), label[None])
+    weights = [p for p in model.parameters() if p.requires_grad]
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, weights)])
+
+
+def _keeps_apart(model: nn.Module, images: Tensor) -> float:
+    """-sum log(v) + 1 / v over eigenvalues v of the correlations of images' Jacobians (Mellor et al. 2021)."""
+    x = images.clone().requires_grad_()
+    (slopes,) = torch.autograd.grad(model(x).sum(), x)
+    values = torch.linalg.eigvalsh(torch.corrcoef(slopes.flatten(1).double())).clamp_min(0) + 1e-5
+    return -float((values.log() + 1 / values).sum())

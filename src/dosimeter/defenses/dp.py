@@ -1,0 +1,122 @@
+"""DP-SGD: clip every example's gradient, add noise to their sum (Abadi et al. 2016), by Opacus."""
+
+import copy
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dosimeter.defenses.base import Defense, Moment
+from dosimeter.errors import SettingError
+from dosimeter.types import Gradient, Shape, Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgd(Defense):
+    """Every example's gradient is clipped to norm `clip`; noise of deviation `sigma` * `clip` is added to their sum,
+    which is divided by the number of examples (CVB, Sec. VI-B: clip 20, sigma from 0.001 to 1).
+
+    Clients run Opacus: its per-example gradients, its clipping, its noise. `steps` of training in which every batch is
+    a share `rate` of all examples cost (epsilon, `delta`), which Opacus' accountant of Renyi divergences computes.
+    """
+
+    clip: float = 1.0
+    sigma: float = 1.0
+    rate: float = 0.01
+    steps: int = 1000
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if not (self.clip > 0 and math.isfinite(self.clip)):
+            raise SettingError(f"DP-SGD needs a clipping norm above 0, got {self.clip}.")
+        if not (self.sigma >= 0 and math.isfinite(self.sigma)):
+            raise SettingError(f"DP-SGD needs a noise multiplier sigma of at least 0, got {self.sigma}.")
+        if not (0 < self.rate <= 1 and 0 < self.delta < 1 and self.steps >= 1):
+            raise SettingError(
+                "DP-SGD's accountant needs a sampling rate in (0, 1], a delta in (0, 1) and at least 1 step, got "
+                f"{self.rate}, {self.delta} and {self.steps}."
+            )
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        mixing = [name for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        if mixing:
+            raise SettingError(
+                f"DP-SGD needs one gradient an example, but batch norm ({mixing[0]!r}) mixes the examples of a batch; "
+                "use group norm instead, for instance --model resnet18-gn."
+            )
+        _opacus()
+        return model
+
+    def clips(self) -> float:
+        return self.clip
+
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
+        if moment.target is None or moment.images is None or moment.labels is None:
+            raise SettingError("DP-SGD clips every example and needs the batch; give a Moment of it.")
+        return private_gradient(moment.target, moment.images, moment.labels, self, rng)
+
+    def facts(self) -> dict[str, str]:
+        spent = f"{self.epsilon():.3g}" if self.sigma else "infinite"
+        share = f"{self.rate:g} of the examples"
+        return {
+            "differential privacy": f"epsilon {spent} at delta {self.delta:g} after {self.steps:,} steps of {share}"
+        }
+
+    def epsilon(self) -> float:
+        """What the training costs at `delta`; infinite without noise."""
+        if not self.sigma:
+            return math.inf
+        accountant = _opacus().accountants.RDPAccountant()
+        accountant.history = [(self.sigma, self.rate, self.steps)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on the range of orders, which does not change the bound's validity
+            return float(accountant.get_epsilon(delta=self.delta))
+
+
+def private_gradient(
+    target: Target, images: Tensor, labels: Tensor, setting: DpSgd, rng: torch.Generator
+) -> dict[str, Tensor]:
+    """What Opacus makes of one batch."""
+    opacus = _opacus()
+    model = copy.deepcopy(target.model)
+    buffers = dict(model.named_buffers())
+    for name, value in target.drawn.items():
+        _replace_buffer(model, name, value.to(buffers[name]))
+    for layer in model.modules():  # Opacus notes what layers in training mode see; those with weights act alike in both
+        layer.training = next(layer.parameters(recurse=False), None) is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of full backward hooks on images that need no gradient
+        wrapped = opacus.GradSampleModule(model, loss_reduction="mean")
+        optimiser = opacus.optimizers.DPOptimizer(
+            torch.optim.SGD(wrapped.parameters(), lr=1.0),
+            noise_multiplier=setting.sigma,
+            max_grad_norm=setting.clip,
+            expected_batch_size=len(images),
+            generator=rng,
+        )
+        loss = target.loss(wrapped(images), labels)
+        extra = target.penalty(model)
+        torch.autograd.backward(loss if extra is None else loss + extra.mean())
+        optimiser.pre_step()
+    found = dict(model.named_parameters())
+    return {name: found[name].grad.detach().clone() for name in target.parameters}  # type: ignore[union-attr]
+
+
+def _replace_buffer(model: nn.Module, name: str, value: Tensor) -> None:
+    path, _, last = name.rpartition(".")
+    model.get_submodule(path).register_buffer(last, value, persistent=False)
+
+
+def _opacus() -> Any:
+    try:
+        import opacus
+        import opacus.accountants
+        import opacus.optimizers
+    except ImportError:
+        raise SettingError(
+            "DP-SGD is run by Opacus, which is not installed; run pip install 'dosimeter[dp]'."
+        ) from None
+    return opacus

@@ -1,0 +1,78 @@
+"""Changes of the model itself: units that are dropped at random, biases that are left out."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dosimeter.defenses.base import Defense
+from dosimeter.defenses.bottleneck import insert
+from dosimeter.errors import SettingError
+from dosimeter.types import Secret, Shape
+
+
+class Dropped(nn.Module):
+    """x * mask / (1 - rate), where the mask is the client's: an entry is kept where its secret is above a threshold.
+
+    Forward it is 0 or 1; its slope is that of a sigmoid, so that a search can move it.
+    """
+
+    noise: Tensor
+
+    def __init__(self, shape: tuple[int, ...], rate: float) -> None:
+        super().__init__()
+        self._shape, self._rate = shape, rate
+        self._threshold = float(torch.special.ndtri(torch.tensor(rate, dtype=torch.float64)))
+        self.penalty: Tensor | None = None
+        # Until a draw is given every entry is kept.
+        self.register_buffer("noise", torch.full((1, *shape), self._threshold + 1), persistent=False)
+
+    def secrets(self) -> dict[str, Secret]:
+        return {"noise": Secret(self._shape)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        above = self.noise - self._threshold
+        soft = torch.sigmoid(4 * above)
+        mask = (above > 0).to(x) + soft - soft.detach()
+        return x * mask / (1 - self._rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout(Defense):
+    """Dropout that clients use in the step they share: each unit before a layer is dropped with probability `rate`.
+
+    `position` and `before` as in `Precode`; before the last layer by default. The mask is the client's secret.
+    """
+
+    rate: float = 0.5
+    position: int | None = None
+    before: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate < 1:
+            raise SettingError(f"Dropout needs a rate in [0, 1), got {self.rate}.")
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        if not self.rate:
+            return model
+        return insert(
+            model, shape, lambda inside: Dropped(inside, self.rate), position=self.position, before=self.before
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoBias(Defense):
+    """Fully connected layers without bias, so that no ratio of weight and bias gives their input away (PPP, Sec. 4.3).
+
+    The input stays in the weight's gradient, which has rank one for one image; see the attack `analytic`.
+    """
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        model = copy.deepcopy(model)
+        linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+        if not linear:
+            raise SettingError("Bias removal is for fully connected layers, and this model has none; leave it out.")
+        for layer in linear:
+            layer.register_parameter("bias", None)
+        return model

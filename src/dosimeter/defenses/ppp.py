@@ -1,0 +1,60 @@
+"""PRECODE with partial perturbation (PPP, Sec. 3.4)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from dosimeter.defenses.base import Defense, Moment
+from dosimeter.defenses.bottleneck import Bottleneck, Precode, run_order
+from dosimeter.defenses.noise import GaussianNoise
+from dosimeter.defenses.pruning import Pruning
+from dosimeter.errors import SettingError
+from dosimeter.types import Gradient, Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ppp(Defense):
+    """PRECODE, and noise or pruning on the gradients of all layers before it: those that the Ignore attack matches.
+
+    `sigma` is the noise's deviation (NG2 is 0.01), `prune` a share of entries that is pruned instead (GC90 is 0.9).
+    `k`, `beta`, `position`, `before` and `bias` are PRECODE's.
+    """
+
+    sigma: float = 1e-2
+    prune: float | None = None
+    k: int | None = None
+    beta: float = 1e-3
+    position: int | None = None
+    before: str | None = None
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        self.perturbation()
+
+    def perturbation(self) -> GaussianNoise | Pruning:
+        """What is done to the gradients before the bottleneck."""
+        return GaussianNoise(sigma=self.sigma) if self.prune is None else Pruning(ratio=self.prune)
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        inner = Precode(k=self.k, beta=self.beta, position=self.position, before=self.before, bias=self.bias)
+        return inner.on_model(model, shape)
+
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
+        if moment.target is None:
+            raise SettingError("PPP perturbs what lies before its bottleneck and needs the model; give a Moment of it.")
+        early = before_bottleneck(moment.target.model, moment.target.shape)
+        chosen = {name: g for name, g in gradient.items() if name in early}
+        changed = self.perturbation().on_gradient(chosen, moment, rng)
+        return {name: changed.get(name, g) for name, g in gradient.items()}
+
+
+def before_bottleneck(model: nn.Module, shape: Shape) -> set[str]:
+    """The parameters of all layers that run before the first bottleneck."""
+    early = {name for name, _ in model.named_parameters(recurse=False)}
+    for path in run_order(model, shape):
+        layer = model.get_submodule(path)
+        if isinstance(layer, Bottleneck):
+            return early
+        early |= {f"{path}.{name}" for name, _ in layer.named_parameters(recurse=False)}
+    return set()

@@ -1,0 +1,81 @@
+"""Entries of the gradient set to 0 or rounded."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dosimeter.defenses.base import Defense, Moment
+from dosimeter.errors import SettingError
+from dosimeter.types import Gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruning(Defense):
+    """Gradient compression: of every tensor the share `ratio` of entries that are smallest in size becomes 0.
+
+    PPP, Sec. 5.2, and CVB, Sec. VI-B: ratio 0.9 is their GC90, 0.99 their GC99.
+    """
+
+    ratio: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check_share("a ratio", self.ratio)
+
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
+        return {name: prune(g, self.ratio) for name, g in gradient.items()}
+
+
+def prune(g: Tensor, ratio: float) -> Tensor:
+    """The tensor without round(ratio * entries) of its smallest entries; of equal ones the first go."""
+    gone = round(ratio * g.numel())
+    if not gone:
+        return g
+    flat = g.flatten()
+    order = flat.abs().argsort(stable=True)
+    kept = torch.ones_like(flat, dtype=torch.bool)
+    kept[order[:gone]] = False
+    return torch.where(kept, flat, 0).reshape(g.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomPruning(Defense):
+    """Every entry becomes 0 with probability `rate`, whatever its size (Bayes, Sec. 6).
+
+    `random-prune:rate=0.5|noise:sigma=0.1` is the paper's pruning with Gaussian noise.
+    """
+
+    rate: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check_share("a rate", self.rate)
+
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
+        return {
+            name: torch.where(torch.rand(g.shape, generator=rng).to(g.device) < self.rate, 0, g)
+            for name, g in gradient.items()
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantisation(Defense):
+    """Every tensor as whole numbers of `bits` bits times one step, its largest entry over 2^(bits - 1) - 1."""
+
+    bits: int = 8
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 16:
+            raise SettingError(f"Quantisation takes 2 to 16 bits, got {self.bits}.")
+
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
+        return {name: quantise(g, self.bits) for name, g in gradient.items()}
+
+
+def quantise(g: Tensor, bits: int) -> Tensor:
+    step = g.abs().max() / (2 ** (bits - 1) - 1)
+    return g if step == 0 else (g / step).round() * step
+
+
+def _check_share(what: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise SettingError(f"Pruning needs {what} in [0, 1], got {value}.")
