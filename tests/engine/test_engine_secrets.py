@@ -5,11 +5,13 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter import models
-from dosimeter.attacks import masks
+from dosimeter.attacks import Search, Stop, masks, treatments
+from dosimeter.attacks.objective import Draws
+from dosimeter.attacks.search import _Run
 from dosimeter.defenses import Cvb, Defense, Precode
 from dosimeter.engine import Matcher
 from dosimeter.types import Secret, Target, Way
-from small import target_of
+from small import observe, target_of
 
 SHAPE = (1, 12, 12)
 
@@ -97,3 +99,29 @@ def test_ignore_keeps_what_the_draw_does_not_touch(encoder: bool) -> None:
     assert kept == {"1.weight", "1.bias"} | (inside if encoder else set())
     weights = masks.BeforeNoise(encoder=encoder).weights(target, torch.rand(2, len(target.parameters)))
     assert weights.tolist() == [[float(name in kept) for name in target.parameters]] * 2
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_a_search_takes_the_mean_over_its_draws_for_every_image_of_a_batch(draws: int) -> None:
+    target = make(Precode(k=3, beta=0.5))
+    images, labels = torch.rand(2, 2, *SHAPE), torch.tensor([[0, 1], [2, 3]])
+    seen = observe(target, images, labels)
+    run = _Run(Search(stop=Stop(steps=1), secrets=treatments.Resampled(draws=draws)), target, seen, 0)
+    state = run._begin()
+    drawn = run._draws(state.row)
+    assert {name: tuple(value.shape) for name, value in drawn.secrets.items()} == {
+        name: (2, draws, 2, 3) for name in target.secrets
+    }
+    whole = run.objective(state.x, state.labels, state.owner, drawn, restart=state.row * 0)
+    singles = [
+        run.objective(
+            state.x,
+            state.labels,
+            state.owner,
+            Draws({name: value[:, k : k + 1] for name, value in drawn.secrets.items()}, None),
+            restart=state.row * 0,
+        )
+        for k in range(draws)
+    ]
+    assert torch.allclose(whole.loss, torch.stack([one.loss for one in singles]).mean(0))
+    assert torch.allclose(whole.slope, torch.stack([one.slope for one in singles]).mean(0), atol=1e-9)

@@ -19,6 +19,7 @@ Nothing here can see the truth or a score.
 """
 
 from dosimeter.attacks import (
+    degraded,
     labels,
     likelihoods,
     masks,
@@ -35,6 +36,7 @@ from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.features import Features
 from dosimeter.attacks.guess import GuessSteps
 from dosimeter.attacks.labels_only import LabelsOnly
+from dosimeter.attacks.leave_out import LeaveOut
 from dosimeter.attacks.orders import AverageOrders
 from dosimeter.attacks.rounds import AverageRounds
 from dosimeter.attacks.search import Search, Stop
@@ -46,8 +48,10 @@ __all__ = [
     "Features",
     "GuessSteps",
     "LabelsOnly",
+    "LeaveOut",
     "Search",
     "Stop",
+    "degraded",
     "labels",
     "likelihoods",
     "masks",

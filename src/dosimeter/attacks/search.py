@@ -240,7 +240,7 @@ class _Run:
             return Draws({}, None)
         k, streams = search.samples, [self.streams[r] for r in row.tolist()]
         secrets = {
-            name: torch.cat([torch.randn(k, *secret.full_shape(self.seen.batch), generator=s) for s in streams])
+            name: torch.stack([torch.randn(k, *secret.full_shape(self.seen.batch), generator=s) for s in streams])
             for name, secret in wanted.items()
         }
         shape = (self.seen.batch, *self.target.shape)

@@ -1,7 +1,7 @@
 """What an audit hands over."""
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -28,10 +28,12 @@ class Result:
     environment: dict[str, str]
     status: str  # complete or interrupted
     explanation: list[Explanation]  # of the engine's choices, where it was asked for
+    panel: list[dict[str, Any]] = field(default_factory=list)  # all attacks that were tried, where there were several
+    verdict: str = ""  # what they say together
 
     def document(self) -> dict[str, Any]:
         """Settings, threat model, scores and records as plain values."""
-        return {
+        document = {
             "format": 1,
             "status": self.status,
             "settings": self.settings,
@@ -39,6 +41,7 @@ class Result:
             "scores": self.scores,
             "records": self.records,
         }
+        return document | {"panel": self.panel, "verdict": self.verdict} if self.panel else document
 
     def summary(self) -> str:
         """The numbers that matter in a few lines."""

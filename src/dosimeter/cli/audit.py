@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from functools import reduce
 from operator import or_
@@ -15,12 +16,25 @@ from rich.table import Table
 
 from dosimeter import clients, data, defenses, metrics, servers, spec, store
 from dosimeter.attacks import AverageOrders, AverageRounds, GuessSteps, LabelsOnly, Search, presets
-from dosimeter.auditing import Interrupted, Result, Setting, Yardstick, estimate, perform
+from dosimeter.auditing import (
+    Interrupted,
+    Result,
+    Setting,
+    Trial,
+    Yardstick,
+    audit_panel,
+    conclude,
+    estimate,
+    perform,
+)
 from dosimeter.cli.console import err, out, refusals
 from dosimeter.errors import SettingError
 from dosimeter.reports import PAGE, print_result, write_page
 from dosimeter.task import Task, load_task
 from dosimeter.types import Attack
+
+AUTO, PANEL_STEPS = "auto", 1000
+"""The attack that is all attacks made for the defense, and the steps of each."""
 
 
 class Precision(StrEnum):
@@ -42,8 +56,12 @@ def audit_command(
         Path | None, typer.Option(help="The model's weights: a state_dict as .safetensors, .pt or .pth.")
     ] = None,
     data_: Annotated[str, typer.Option("--data", help="A data set's name, or an .npz file.")] = "mnist-5k",
-    attack: Annotated[str, typer.Option(help="An attack, with settings: ig:tv=0.01,restarts=2.")] = "ig",
-    defense: Annotated[str, typer.Option(help="A defense, with settings: noise:sigma=0.01.")] = "none",
+    attack: Annotated[
+        str, typer.Option(help="An attack, with settings: ig:tv=0.01,restarts=2. Or auto: all for the defense.")
+    ] = "ig",
+    defense: Annotated[
+        str, typer.Option(help="A defense, with settings: noise:sigma=0.01. Several are joined by |.")
+    ] = "none",
     step: Annotated[
         str, typer.Option(help="What clients send: gradient, local:steps=5,lr=1e-4 (FedAvg), clipped:bound=1.")
     ] = "gradient",
@@ -74,6 +92,10 @@ def audit_command(
     batch_norm: Annotated[
         Norm, typer.Option(help="Statistics: running ones, those of the private batch, or these sent with the update.")
     ] = Norm.running,
+    fail_above: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Exit with 1 when the success rate's interval reaches above this share."),
+    ] = None,
     threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
     delta: Annotated[
         float | None, typer.Option(min=0, help="Distance (L2) beyond which an image was missed; adds the risk R(f).")
@@ -94,8 +116,11 @@ def audit_command(
 ) -> None:
     """Attack a model's updates and report what could be read out of them."""
     with refusals():
-        chosen = spec.make("attack", attack, presets.BY_NAME, steps=steps)
+        whole = attack == AUTO
+        chosen = spec.make("attack", "ig" if whole else attack, presets.BY_NAME, steps=steps)
         chosen = _guessing(chosen, guess_local_steps, guess_local_lr, average_orders)
+        if rounds > 1 and not whole:
+            chosen = AverageRounds(attack=chosen)
         setting = Setting(
             attack=chosen,
             defense=spec.joined("defense", defense, defenses.BY_NAME),
@@ -128,9 +153,14 @@ def audit_command(
             return
         others = data.pick_decoys(task.dataset, task.victims, decoys, seed=seed, split=split)
         yardstick = Yardstick(threshold, others, _lpips(lpips), delta)
-        folder = out_ or _fresh(f"{task.dataset.name}-{Path(model.partition(':')[0]).stem}-{chosen.name}")
+        folder = out_ or _fresh(
+            f"{task.dataset.name}-{Path(model.partition(':')[0]).stem}-{AUTO if whole else chosen.name}"
+        )
         with store.reserve(folder, overwrite=overwrite) as place:
-            result = _run(task, setting, yardstick, place, explain=explain)
+            if whole:
+                result = _run_panel(task, setting, yardstick, place, steps=steps or PANEL_STEPS)
+            else:
+                result = _run(task, setting, yardstick, place, explain=explain)
             if result is not None:
                 write_page(result, place / PAGE)
     if result is None:
@@ -144,6 +174,10 @@ def audit_command(
             out.print(_tensors(result))
     if result.status == "interrupted":
         raise typer.Exit(130)
+    if fail_above is not None and result.scores["success"]["high"] > fail_above:
+        high = result.scores["success"]["high"]
+        err.print(f"Fails: up to {high:.1%} of images may be read, more than the {fail_above:.1%} that were allowed.")
+        raise typer.Exit(1)
 
 
 def _guessing(attack: Attack, steps: str | None, rates: str | None, orders: int | None) -> Attack:
@@ -175,6 +209,36 @@ def _run(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, exp
         return None
     store.write_run(result, place)
     return result
+
+
+def _run_panel(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, steps: int) -> Result | None:
+    """All attacks of the defense's panel, each in a folder of its own below the strongest one's."""
+    trials: list[Trial] = []
+    try:
+        for trial in audit_panel(task.model, task.victims, setting, yardstick, steps=steps, names=task.names):
+            trials.append(trial)
+            if trial.result is None:
+                err.print(escape(f"{trial.contender.attack.name}: refused. {trial.refused}"), highlight=False)
+                continue
+            below = place / "attacks" / f"{len(trials):02d}-{trial.contender.attack.name.replace(' ', '-')}"
+            below.mkdir(parents=True)
+            store.write_run(trial.result, below)
+            write_page(trial.result, below / PAGE)
+            err.print(escape(_said(trial.contender.attack.name, trial.result)), highlight=False)
+        result = conclude(trials)
+    except KeyboardInterrupt:
+        if not any(trial.result for trial in trials):
+            store.write_interrupted(place, "interrupted before any attack was done")
+            return None
+        result = replace(conclude(trials), status="interrupted")
+    store.write_run(result, place)
+    return result
+
+
+def _said(name: str, result: Result) -> str:
+    """One line of an attack among others."""
+    scores = result.scores["scores"]
+    return f"{name}: {result.scores['success']['text']} read, SSIM {scores['ssim']['mean']:.3f}"
 
 
 def _server(words: str) -> servers.Tamper:

@@ -1,7 +1,7 @@
 """What a client does to its model, its batch or its update. One file an idea."""
 
 from dosimeter.defenses.ats import Ats, search_policies
-from dosimeter.defenses.base import Chain, Defense, Moment, NoDefense
+from dosimeter.defenses.base import Chain, Defense, Moment, NoDefense, parts
 from dosimeter.defenses.bottleneck import Cvb, Precode
 from dosimeter.defenses.dp import DpSgd
 from dosimeter.defenses.layers import Dropout, NoBias
@@ -47,5 +47,6 @@ __all__ = [
     "Quantisation",
     "RandomPruning",
     "Soteria",
+    "parts",
     "search_policies",
 ]

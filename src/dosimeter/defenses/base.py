@@ -67,7 +67,7 @@ class Defense:
         return gradient
 
     def __or__(self, after: "Defense") -> "Defense":
-        return Chain(parts=(*_parts(self), *_parts(after)))
+        return Chain(parts=(*parts(self), *parts(after)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,5 +110,6 @@ class Chain(Defense):
         return gradient
 
 
-def _parts(defense: Defense) -> tuple[Defense, ...]:
+def parts(defense: Defense) -> tuple[Defense, ...]:
+    """The defenses that were joined, or the one that there is."""
     return defense.parts if isinstance(defense, Chain) else (defense,)

@@ -66,10 +66,14 @@ def _main(result: Result) -> list[Html]:
     """The sections in reading order."""
     stopped = interruption(result)
     banner = tag("p", tag("strong", "Interrupted. "), stopped, class_="banner", role="note") if stopped else Html()
-    words = (tag("h2", *_unbroken(verdict(result))), tag("p", f"{labels_said(result)} {meaning(result)}".strip()))
+    words = (
+        tag("h2", *_unbroken(result.verdict or verdict(result))),
+        tag("p", f"{labels_said(result)} {meaning(result)}".strip()),
+    )
     return [
         banner,
         tag("section", *words, sections.tiles(result), class_=_level(result)),
+        _section("panel", "All attacks that were tried", sections.panel(result)) if result.panel else Html(),
         _section("highlights", "What the attack saw", gallery.highlights(result)),
         _section("scores", "Scores", sections.scores(result)),
         _section("figures", "How it went", _figures(result)),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from dosimeter.auditing import Result
+from dosimeter.reports import words
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.words import grants, percent, rows, shares
 
@@ -48,6 +49,23 @@ def scores(result: Result) -> Html:
             table(("Rate", "With its 95 % interval", "Of what"), rates, "rates"),
         ]
     )
+
+
+def panel(result: Result) -> Html:
+    """Every attack that was tried on the defense, the controls apart."""
+    body = [
+        (
+            join([tag("b", one.name), " ", tag("span", one.about, class_="note")]),
+            one.role,
+            one.read,
+            one.ssim,
+            one.worst,
+        )
+        for one in words.panel(result)
+    ]
+    note = "The images below are the strongest attack's. Every attack has a report of its own in the folder attacks."
+    head = ("Attack", "Kind", "Images read, with the 95 % interval", "SSIM", "Worst victim")
+    return join([table(head, body, "panel"), tag("p", note, class_="note")])
 
 
 def threat(result: Result) -> Html:

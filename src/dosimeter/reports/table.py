@@ -17,6 +17,7 @@ from dosimeter.reports.words import (
     headline,
     interruption,
     labels_said,
+    panel,
     rows,
     shares,
     verdict,
@@ -30,9 +31,11 @@ def print_result(result: Result, console: Console, *, where: Path | None = None)
     s = result.settings
     about = f"{count(s['victims'], 'update')} of {count(s['batch'], 'image')}, defense {s['defense']}"
     about += "" if result.threat.server == "honest" else f", server {result.threat.server}"
-    said = f"{verdict(result)} {labels_said(result)}".strip()
+    said = f"{result.verdict or verdict(result)} {labels_said(result)}".strip()
     body = Text.assemble(say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n", say(said))
     console.print(Panel(body, box=box.ROUNDED, expand=False, padding=(0, 1)))
+    if result.panel:
+        console.print(_panel(result, say))
     console.print(_scores(result, say))
     console.print(_rates(result, say))
     known = "; ".join(f"{grant.what.lower()} {grant.value}" for grant in grants(result.threat))
@@ -53,6 +56,15 @@ class _Say:
     def __call__(self, text: str, style: str = "") -> Text:
         shown = clean(text).encode(self.encoding, "replace").decode(self.encoding)
         return Text(shown, style=style)
+
+
+def _panel(result: Result, say: _Say) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("attack", "kind", "images read", "SSIM", "worst victim"):
+        table.add_column(say(name))
+    for one in panel(result):
+        table.add_row(say(one.name, "bold"), say(one.role), say(one.read), say(one.ssim), say(one.worst))
+    return table
 
 
 def _scores(result: Result, say: _Say) -> Table:

@@ -41,12 +41,47 @@ class Share(NamedTuple):
     note: str
 
 
+class Tried(NamedTuple):
+    """One attack of a panel, as text."""
+
+    name: str
+    role: str
+    about: str
+    read: str  # with its interval, or why it was refused
+    ssim: str
+    worst: str
+
+
 class Grant(NamedTuple):
     """A line of the threat model."""
 
     what: str
     value: str  # granted, not granted or another word
     meaning: str
+
+
+def panel(result: Result) -> list[Tried]:
+    """All attacks that were tried, the strongest first, the controls last and after them those that were refused."""
+    order = {"published": 0, "adaptive": 0, "control": 1}
+
+    def place(row: dict[str, Any]) -> tuple[int, int, float]:
+        if "refused" in row:
+            return 2, 0, 0.0
+        return order[row["role"]], -row["success"]["hits"], -row["ssim"]
+
+    return [
+        Tried(row["attack"], row["role"], row["about"], f"refused: {row['refused']}", "", "")
+        if "refused" in row
+        else Tried(
+            row["attack"],
+            row["role"],
+            row["about"],
+            row["success"]["text"],
+            number(row["ssim"]),
+            number(row["worst"]["ssim"]),
+        )
+        for row in sorted(result.panel, key=place)
+    ]
 
 
 def clean(text: str) -> str:

@@ -1,0 +1,123 @@
+"""A panel: every defense meets the attacks made for it, and the verdict says what they reach together."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import dosimeter as dm
+from dosimeter import defenses as d
+from dosimeter.attacks import AverageRounds, LeaveOut, Search, likelihoods, treatments
+from dosimeter.auditing import Setting, Yardstick, audit_panel, conclude, contenders
+from dosimeter.auditing.panel import strongest, verdict
+from dosimeter.cli import app
+from dosimeter.defenses import Defense
+from dosimeter.types import Secretive
+
+SHAPE = (1, 28, 28)
+
+
+def tiny() -> nn.Module:
+    torch.manual_seed(0)
+    layers = (nn.Flatten(), nn.Linear(784, 32), nn.Sigmoid(), nn.Linear(32, 16), nn.Sigmoid(), nn.Linear(16, 10))
+    return nn.Sequential(dm.models.Normalise((0.13,), (0.31,)), *layers)
+
+
+def panel(defense: Defense, *, batch: int = 1) -> dict[str, object]:
+    secrets = any(isinstance(layer, Secretive) for layer in defense.on_model(tiny(), SHAPE).modules())
+    found = contenders(defense, steps=10, batch=batch, secrets=secrets)
+    names = [one.attack.name for one in found]
+    assert len(names) == len(set(names))
+    assert (names[0], names[-1]) == ("ig", "all revealed")
+    return {one.attack.name: one.attack for one in found}
+
+
+def likelihood(attack: object) -> object:
+    assert isinstance(attack, Search)
+    return attack.likelihood
+
+
+def test_each_defense_meets_what_follows_from_it() -> None:
+    assert likelihood(panel(d.GaussianNoise(sigma=0.3))["density"]) == likelihoods.Gaussian(sigma=0.3)
+    assert likelihood(panel(d.LaplaceNoise(scale=0.3))["density"]) == likelihoods.Laplace(scale=0.3)
+    private = panel(d.DpSgd(clip=2.0, sigma=3.0), batch=4)
+    assert likelihood(private["density"]) == likelihoods.Gaussian(sigma=1.5)
+    assert isinstance(private["ig, rounds averaged"], AverageRounds)
+    assert likelihood(panel(d.Pruning())["survived"]) == likelihoods.Survived()
+    assert likelihood(panel(d.Quantisation(bits=5))["interval"]) == likelihoods.Interval(bits=5)
+    mixed = panel(d.RandomPruning(rate=0.4) | d.GaussianNoise(sigma=0.2))
+    assert likelihood(mixed["mixture"]) == likelihoods.Pruned(rate=0.4, scale=0.2)
+    for defense in (d.Precode(k=4), d.Dropout()):
+        found = panel(defense)
+        assert {"ignore", "averaged", "joint"} <= set(found)
+        assert found["joint"].secrets == treatments.Joint()  # type: ignore[attr-defined]
+        assert found["all revealed"].secrets == treatments.Known()  # type: ignore[attr-defined]
+    assert "noise-weighted" in panel(d.Ppp(k=4))
+    assert any(isinstance(attack, LeaveOut) for attack in panel(d.Soteria()).values())
+    assert "analytic" in panel(d.NoBias())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hide(Defense):
+    """A user's own: send nothing but zeros, so that no attack reads anything."""
+
+    def on_gradient(self, gradient, moment, rng):  # type: ignore[no-untyped-def]
+        return {name: 1e-30 * torch.ones_like(g) for name, g in gradient.items()}
+
+
+def test_the_strongest_attack_and_the_control_speak() -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
+    setting = Setting(attack=dm.presets.inverting_gradients(), defense=d.GaussianNoise(sigma=1e-6))
+    trials = list(audit_panel(tiny(), victims, setting, Yardstick(), steps=150))
+    best = strongest(trials)
+    assert best.result is not None
+    ran = [t.result for t in trials if t.result is not None and t.contender.role != "control"]
+    assert best.result.scores["success"]["hits"] == max(r.scores["success"]["hits"] for r in ran) == 2
+    whole = conclude(trials)
+    assert [row["attack"] for row in whole.panel] == [t.contender.attack.name for t in trials]
+    assert "reads 2 of 2 images" in whole.verdict
+    assert "works here" in whole.verdict
+    assert whole.document()["panel"] == whole.panel
+
+
+def test_a_control_that_fails_takes_the_verdict_back() -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
+    setting = Setting(attack=dm.presets.inverting_gradients(), defense=Hide())
+    trials = list(audit_panel(tiny(), victims, setting, Yardstick(), steps=1))
+    said = verdict(trials)
+    assert "reads 0 of 2 images (0 %, 95 % interval 0-66 %)" in said
+    assert "says little of the defense" in said
+
+
+def test_auto_on_the_command_line_writes_all_and_gates(tmp_path: Path) -> None:
+    words = "audit --model mlp-2 --size 12 --victims 2 --steps 120 --attack auto --defense precode:k=8|noise:sigma=1e-5"
+    where = tmp_path / "run"
+    found = CliRunner().invoke(app, [*words.split(), "--out", str(where), "--fail-above", "0.05"])
+    assert found.exit_code == 1, found.output
+    assert "Fails: up to" in found.output
+    document = json.loads((where / "records.json").read_text())
+    names = [row["attack"] for row in document["panel"]]
+    assert {"ig", "ignore", "joint", "density", "all revealed"} <= set(names)
+    assert len(list((where / "attacks").iterdir())) == sum("refused" not in row for row in document["panel"])
+    page = (where / "report.html").read_text()
+    assert "All attacks that were tried" in page
+    assert document["verdict"][:20] in page
+    passed = CliRunner().invoke(
+        app, [*words.split(), "--out", str(where), "--overwrite", "--fail-above", "1"], catch_exceptions=False
+    )
+    assert passed.exit_code == 0, passed.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [("--defense noise:sigma=-1", "got -1"), ("--defense noise|nothing", "nothing"), ("--fail-above 2", "fail-above")],
+)
+def test_bad_words_are_refused_before_any_work(words: str, said: str, tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["audit", *words.split(), "--attack", "auto", "--out", str(tmp_path / "run")])
+    assert found.exit_code == 2
+    assert said in found.output
+    assert not (tmp_path / "run").exists()
