@@ -109,9 +109,9 @@ def test_a_search_takes_the_mean_over_its_draws_for_every_image_of_a_batch(draws
     run = _Run(Search(stop=Stop(steps=1), secrets=treatments.Resampled(draws=draws)), target, seen, 0)
     state = run._begin()
     drawn = run._draws(state.row)
-    assert {name: tuple(value.shape) for name, value in drawn.secrets.items()} == {
-        name: (2, draws, 2, 3) for name in target.secrets
-    }
+    assert {name: tuple(value.shape) for name, value in drawn.secrets.items()} == dict.fromkeys(
+        target.secrets, (2, draws, 2, 3)
+    )
     whole = run.objective(state.x, state.labels, state.owner, drawn, restart=state.row * 0)
     singles = [
         run.objective(
