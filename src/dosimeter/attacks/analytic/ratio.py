@@ -9,6 +9,8 @@ With one image the gradient of that layer, z = W x + b, is  dW = (dL/dz) x^T  an
 Noise on the bias spoils the ratio long before it spoils the singular vector, so an update that the ratio does not
 explain is solved in the second way as well and the image that explains more of it is kept.
 
+Where the model draws private numbers later on, only this layer's own equation is checked: all of dW is db x^T.
+
 Several local steps on one image add up to  dW = (sum_t dL/dz_t) x^T  and  db = sum_t dL/dz_t,  whatever the weights are
 in between, and clipping scales both: the ratio stays exact.
 """
@@ -49,8 +51,12 @@ class RatioSolver:
             return Found(image, update.mismatch(image), NOT_DETERMINED, {IMAGE: 0.0})
         image, match = blank(self.exact), torch.inf
         if slopes is not None and slopes.any():
-            image = self.layer.image(weight.T @ slopes / slopes.square().sum())
-            match = update.mismatch(image)
+            inputs = weight.T @ slopes / slopes.square().sum()
+            image = self.layer.image(inputs)
+            if self.target.secrets:  # what other layers saw depends on draws that stay with the client
+                match = float(torch.linalg.norm(weight - slopes[:, None] * inputs) / torch.linalg.norm(weight))
+            else:
+                match = update.mismatch(image)
         if match > update.bound:
             image, match = min((image, match), self._scaled(v, direction(weight), update), key=lambda pair: pair[1])
         return Found(image, match, RECOVERED if match <= update.bound else NOT_DETERMINED, {IMAGE: 1.0})
