@@ -161,6 +161,8 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
         "ignore": "CVB, Eq. 4",
         "bayes": "Balunovic",
         "grad": "Yin",
+        "joint": "Ours",
+        "leave": "Bayes, Sec. 5",
         "labels": "LLG (Wainakh et al. 2021)",
         "grnn": "Ren et al. 2021",
         "ggl": "Li et al. 2022",

@@ -29,6 +29,8 @@ class Case(NamedTuple):
 
 
 CASES = {
+    "joint": Case(presets.joint(steps=150, plateau=50), defenses.Precode(k=16)),
+    "leave-out": Case(presets.leaving_out(steps=150), defenses.Soteria()),
     "ig": Case(presets.inverting_gradients(steps=150)),
     "ig-a": Case(presets.inverting_gradients_a(steps=150, restarts=2)),
     "ig-b": Case(presets.inverting_gradients_b(steps=150, restarts=2)),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from dosimeter import models, studies
+from dosimeter import defenses, models, rng, studies
 from dosimeter.cli import app
 from dosimeter.errors import OutputError
 from dosimeter.studies import sweep
@@ -71,13 +71,35 @@ def test_the_study_of_labels_trains_defends_and_prints_labels(tmp_path: Path) ->
 
 def test_training_changes_the_model_and_is_the_same_again() -> None:
     row = studies.Row(model="lenet:width=2", data="mnist-5k", victims=1, trained=2)
-    before, once, again = (load_task(row.model, row.data, row.victims, seed=0) for _ in range(3))
-    for task in (once, again):
-        sweep._train(task, row)
-    pairs = list(zip(before.model.parameters(), once.model.parameters(), again.model.parameters(), strict=True))
-    assert all(torch.equal(b, c) for _, b, c in pairs)
-    assert not any(torch.equal(a, b) for a, b, _ in pairs)
-    assert not once.model.training
+    for defense in (defenses.NoDefense(), defenses.Precode(k=4)):
+        task = load_task(row.model, row.data, row.victims, seed=0)
+        with rng.scoped(0, "defense", "model"):
+            before = defense.on_model(task.model, task.dataset.shape)
+        once, again = (sweep._train(task, row, defense) for _ in range(2))
+        pairs = list(zip(before.parameters(), once.parameters(), again.parameters(), strict=True))
+        assert all(torch.equal(b, c) for _, b, c in pairs)
+        assert not any(torch.equal(a, b) for a, b, _ in pairs)
+        assert not once.training
+
+
+def test_settings_are_chosen_on_other_images_than_the_victims(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = ("bayes:tv=1000", "bayes:tv=0.01")
+    row = studies.Row(
+        model="mlp-2", data="mnist-5k", size=8, victims=3, steps=60, tries=tries, defense="noise:sigma=0.01"
+    )
+    seen: list[set[int]] = []
+    audited = sweep.audit
+
+    def watch(model, victims, **more):  # type: ignore[no-untyped-def]
+        seen.append(set(victims.indices.flatten().tolist()))
+        return audited(model, victims, **more)
+
+    monkeypatch.setattr(sweep, "audit", watch)
+    outcome = sweep._audit(row)
+    assert outcome.chosen == "bayes:tv=0.01"
+    *shadows, victims = seen
+    assert len(shadows) == 2
+    assert all(len(one) == sweep.SHADOWS and not one & victims for one in shadows)
 
 
 def test_a_file_that_says_less_of_its_rows_is_read_with_the_defaults(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ class Zeroed:
     """
 
     by: Literal["rate", "places"] = "rate"
+    sigma: float = 0.5**0.5
+    """Deviation of the noise on what is left; by default the loss is the plain squared distance."""
 
     def __post_init__(self) -> None:
         if self.by not in ("rate", "places"):
@@ -54,7 +56,7 @@ class Zeroed:
     def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
         gone = observed == 0
         kept = ~gone if self.by == "places" else _largest(simulated.detach().abs(), gone.sum(1))
-        return (torch.where(kept, simulated, 0) - observed).square().sum(1)
+        return (torch.where(kept, simulated, 0) - observed).square().sum(1) / (2 * self.sigma**2)
 
 
 def _largest(sizes: Tensor, dropped: Tensor) -> Tensor:

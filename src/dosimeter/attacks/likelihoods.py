@@ -58,6 +58,23 @@ class MeanCosine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeanChord:
+    """The mean over tensors of |g_l / |g_l| - g'_l / |g'_l||, which is the root of twice the cosine distance.
+
+    Unlike the cosine distance it does not flatten out near the solution, so that a tensor that others dominate still
+    pulls at the image; ours, for searches that must fit every tensor exactly.
+    """
+
+    exact = False
+
+    def loss(self, products: Products) -> Tensor:
+        simulated, observed = (norm.clamp_min(1e-24).sqrt() for norm in (products.simulated, products.observed))
+        counted = (products.observed > 0).to(observed)
+        apart = (2 - 2 * products.cross / simulated / observed).clamp_min(0)
+        return (counted * (apart + 1e-6).sqrt()).sum(1) / counted.sum(1).clamp_min(1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class L1:
     """sum |g - g'| over all entries: what Laplace noise on the gradient implies (Bayes, Sec. 4)."""
 

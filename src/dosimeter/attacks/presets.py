@@ -20,6 +20,7 @@ from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.features import Features
 from dosimeter.attacks.labels_only import LabelsOnly
+from dosimeter.attacks.leave_out import LeaveOut
 from dosimeter.attacks.search import Search, Stop
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Attack
@@ -55,7 +56,7 @@ def inverting_gradients(
     signed: bool = True,
     by: Literal["adam", "descent", "lbfgs"] = "adam",
     box: bool = True,
-    distance: Literal["cosine", "mean-cosine", "l2", "l1", "survived", "interval"] = "cosine",
+    distance: Literal["cosine", "mean-cosine", "chord", "l2", "l1", "survived", "interval"] = "cosine",
     top: int | None = None,
     decay: Literal["steps", "plateau", "none"] = "steps",
     plateau: int = 400,
@@ -81,8 +82,8 @@ def inverting_gradients(
         signed: feed Adam the sign of the slope.
         by: Adam, or what the paper's Table 1 puts in its place: plain descent or L-BFGS with one iteration a step.
         box: keep pixels in [0, 1].
-        distance: what is matched: cosine, the mean of every tensor's cosine, squared L2 (Eq. 3) or L1; what survived
-            pruning by size, or the intervals of 8-bit quantisation.
+        distance: what is matched: cosine, the mean of every tensor's cosine or of its root (chord), squared L2 (Eq. 3)
+            or L1; what survived pruning by size, or the intervals of 8-bit quantisation.
         top: match only so many tensors, those with the largest norm (Eq. 7); all by default.
         decay: shrink the step at 3/8, 5/8 and 7/8 of the steps, or when the loss stays for `plateau` steps.
         plateau: see `decay`.
@@ -98,6 +99,7 @@ def inverting_gradients(
     matches: dict[str, likelihoods.Likelihood | likelihoods.Entrywise] = {
         "cosine": likelihoods.Cosine(),
         "mean-cosine": likelihoods.MeanCosine(),
+        "chord": likelihoods.MeanChord(),
         "l2": likelihoods.SquaredL2(),
         "l1": likelihoods.L1(),
         "survived": likelihoods.Survived(),
@@ -208,7 +210,9 @@ def ignoring(
 
 def bayes(
     *,
-    density: Literal["gaussian", "laplace", "prune-gaussian", "prune-laplace", "cosine", "l2", "l1"] = "gaussian",
+    density: Literal[
+        "gaussian", "laplace", "prune-gaussian", "prune-laplace", "known-mask", "cosine", "l2", "l1"
+    ] = "gaussian",
     scale: float = 0.1,
     rate: float = 0.5,
     tv: float = 1.0,
@@ -230,8 +234,8 @@ def bayes(
     (Sec. 6 and its program).
 
     Args:
-        density: of the update given the image: of Gaussian or Laplace noise, of such noise after a random mask, or what
-            the paper compares with: cosine, l2, l1.
+        density: of the update given the image: of Gaussian or Laplace noise, of such noise after a random mask, of
+            Gaussian noise where zeros of the update show the mask, or what the paper compares with: cosine, l2, l1.
         scale: deviation or width of the noise.
         rate: share of entries that the mask drops.
         tv: weight of the total variation (beta).
@@ -251,6 +255,7 @@ def bayes(
         "laplace": likelihoods.Laplace(scale=scale),
         "prune-gaussian": likelihoods.Pruned(rate=rate, scale=scale),
         "prune-laplace": likelihoods.Pruned(rate=rate, scale=scale, noise="laplace"),
+        "known-mask": degraded.Zeroed(by="places", sigma=scale),
         "cosine": likelihoods.Cosine(),
         "l2": likelihoods.SquaredL2(),
         "l1": likelihoods.L1(),
@@ -274,6 +279,52 @@ def bayes(
         restarts=restarts,
         stop=Stop(steps=steps),
     )
+
+
+def joint(
+    *,
+    steps: int = 3000,
+    lr: float = 1.0,
+    tv: float = 1e-2,
+    weight: float = 1e-3,
+    plateau: int = 300,
+    restarts: int = 1,
+    labels: Literal["known", "idlg", "counts"] = "known",
+) -> Search:
+    """Ours: the image and what clients drew inside the model, searched together on all tensors alike.
+
+    The mean of every tensor's distance on the unit sphere, total variation and the draws' own density; Adam with a rate
+    that shrinks on plateaus. It is the most probable pair of image and draw, not the best image on average over draws.
+
+    Args:
+        weight: of the draws' standard normal density, mean(u^2) / 2.
+        plateau: steps without a lower loss after which the rate is divided by 10.
+        steps, lr, tv, restarts, labels: as in `inverting_gradients`.
+    """
+    search = inverting_gradients(
+        steps=steps,
+        lr=lr,
+        tv=tv,
+        signed=False,
+        distance="chord",
+        decay="plateau",
+        plateau=plateau,
+        restarts=restarts,
+        labels=labels,
+    )
+    return replace(search, name="joint", secrets=treatments.Joint(weight=weight))
+
+
+def leaving_out(*, steps: int = 2000, tv: float = 1e-2, probe: float = 0.1) -> LeaveOut:
+    """Inverting Gradients without the tensor that a defense such as Soteria changed (Bayes, Sec. 5).
+
+    Which one that is is found by trying all.
+
+    Args:
+        steps, tv: as in `inverting_gradients`.
+        probe: share of the steps that the trial of each tensor takes.
+    """
+    return LeaveOut(attack=inverting_gradients(steps=steps, tv=tv), probe=probe)
 
 
 def grad_inversion(
@@ -581,6 +632,8 @@ BY_NAME: dict[str, Callable[..., Attack]] = {
     "ig-b": inverting_gradients_b,
     "ig-cvb": inverting_gradients_cvb,
     "ignore": ignoring,
+    "joint": joint,
+    "leave-out": leaving_out,
     "bayes": bayes,
     "grad-inversion": grad_inversion,
     "dlg": dlg,

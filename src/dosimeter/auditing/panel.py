@@ -82,7 +82,8 @@ def contenders(defense: Defense, *, steps: int, batch: int, secrets: bool) -> li
 
 
 def _against_secrets(plain: Search) -> list[Contender]:
-    joint = replace(plain, likelihood=likelihoods.MeanCosine(), secrets=treatments.Joint())
+    steps = plain.stop.steps
+    joint = presets.joint(steps=steps, plateau=max(1, steps // 8))
     return [
         Contender(
             replace(presets.ignoring(steps=plain.stop.steps), name="ignore"),
@@ -94,7 +95,7 @@ def _against_secrets(plain: Search) -> list[Contender]:
             "adaptive",
             "the mean over four draws at every step",
         ),
-        Contender(replace(joint, name="joint"), "adaptive", "image and draws searched together"),
+        Contender(joint, "adaptive", "image and draws searched together"),
     ]
 
 

@@ -3,15 +3,17 @@
 sweep          rows of audits, run in turn, kept in a file and resumed from it
 architectures  every model, pooling and width (Inverting Gradients)
 bayes          right and wrong densities, points in a ball (Bayes)
+defenses       what defenses hold against attacks made for them (PPP, CVB, Bayes)
 labels         what updates say of their labels (iDLG, LLG)
 """
 
 from dosimeter.studies.architectures import STUDIES as _ARCHITECTURES
 from dosimeter.studies.bayes import BALLS, compare_densities, distances_as_markdown
+from dosimeter.studies.defenses import STUDIES as _DEFENSES
 from dosimeter.studies.labels import STUDY as _LABELS
 from dosimeter.studies.sweep import Outcome, Row, Study, as_markdown, run
 
-BY_NAME = {study.name: study for study in (*_ARCHITECTURES, BALLS, _LABELS)}
+BY_NAME = {study.name: study for study in (*_ARCHITECTURES, BALLS, _LABELS, *_DEFENSES)}
 
 __all__ = [
     "BY_NAME",

@@ -1,20 +1,28 @@
 """A study: audits that differ in one thing, run in turn, each kept as soon as it is done."""
 
+import copy
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
-from dosimeter import defenses, spec
+from dosimeter import clients, defenses, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import audit
+from dosimeter.data import pick
+from dosimeter.defenses import Defense
 from dosimeter.errors import OutputError
-from dosimeter.rng import numpy_stream
+from dosimeter.rng import numpy_stream, scoped, stream
 from dosimeter.task import Task, load_task
+from dosimeter.types import Attack, Gradient, Secrets, Shape, Target, Victims
+
+SHADOWS = 8
+"""Images of the attacker's own on which settings are chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +40,7 @@ class Row:
     split: str = "train"
     size: int | None = None
     seed: int = 0
+    tries: tuple[str, ...] = ()  # attacks of which the best on shadow images takes the attack's place
     published: str | None = None
 
 
@@ -47,6 +56,7 @@ class Outcome(NamedTuple):
     labels: str | None = None
     guess: float | None = None  # the share of labels that an even guess gets
     updates: str | None = None  # those with all labels right
+    chosen: str | None = None  # the attack that was best on shadow images
 
 
 COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
@@ -56,8 +66,9 @@ COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
     "PSNR": lambda _, o: f"{o.psnr:.2f}",
     "without the update": lambda _, o: f"{o.blind_psnr:.2f}",
     "SSIM": lambda _, o: f"{o.ssim:.3f}",
+    "SSIM without it": lambda _, o: f"{o.blind_ssim:.3f}",
     "images read": lambda _, o: o.read,
-    "attack": lambda row, _: f"`{row.attack}`",
+    "attack": lambda row, o: f"`{o.chosen or row.attack}`",
     "defense": lambda row, _: row.defense,
     "steps trained": lambda row, _: row.trained or "-",
     "updates": lambda row, _: f"{row.victims} of {row.batch}",
@@ -114,11 +125,12 @@ def as_markdown(study: Study, found: list[tuple[Row, Outcome]]) -> str:
 
 
 def _audit(row: Row) -> Outcome:
-    attack = spec.make("attack", row.attack, presets.BY_NAME, steps=row.steps)
-    defense = spec.joined("defense", row.defense, defenses.BY_NAME)
+    defense: Defense = spec.joined("defense", row.defense, defenses.BY_NAME)
     task = load_task(row.model, row.data, row.victims, seed=row.seed, batch=row.batch, split=row.split, size=row.size)
     if row.trained:
-        _train(task, row)
+        defense = Installed(inner=defense, model=_train(task, row, defense))
+    chosen = _tune(task, row, defense) if row.tries else None
+    attack = _attack(chosen or row.attack, row)
     result = audit(task.model, task.victims, attack=attack, defense=defense, seed=row.seed, names=task.names)
     scores, blind = result.scores["scores"], result.scores["baseline"]
     labels = result.scores.get("labels")
@@ -132,29 +144,81 @@ def _audit(row: Row) -> Outcome:
         _count(labels) if labels else None,
         labels["guess"] if labels else None,
         _count(labels["updates"]) if labels else None,
+        chosen,
     )
+
+
+def _attack(words: str, row: Row) -> Attack:
+    return spec.make("attack", words, presets.BY_NAME, steps=row.steps)
+
+
+def _tune(task: Task, row: Row, defense: Defense) -> str:
+    """Of the row's attacks the one with the highest PSNR on images of the attacker's own, never on victims."""
+    many = pick(task.dataset, SHADOWS + row.victims, seed=row.seed + 1, split=row.split)
+    private = set(task.victims.indices.flatten().tolist())
+    free = [at for at, place in enumerate(many.indices[:, 0].tolist()) if place not in private][:SHADOWS]
+    images, labels, indices = (values[free] for values in many[:3])
+    shadows = Victims(images, labels, indices, tuple(many.ids[at] for at in free))
+    found = {}
+    for words in row.tries:
+        result = audit(task.model, shadows, attack=_attack(words, row), defense=defense, seed=row.seed + 1)
+        found[words] = result.scores["scores"]["psnr"]["mean"]
+    return max(found, key=lambda words: found[words])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Installed(Defense):
+    """A defense whose layers are in the model already, with weights that were trained."""
+
+    inner: Defense
+    model: nn.Module
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        return self.model
+
+    def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        return self.inner.on_batch(images, labels, rng)
+
+    def clips(self) -> float | None:
+        return self.inner.clips()
+
+    def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
+        return self.inner.draw(target, batch, rng)
+
+    def on_gradient(self, gradient: Gradient, moment: defenses.Moment, rng: torch.Generator) -> Gradient:
+        return self.inner.on_gradient(gradient, moment, rng)
 
 
 def _count(rate: dict[str, Any]) -> str:
     return f"{rate['hits']:,} of {rate['of']:,}"
 
 
-def _train(task: Task, row: Row) -> None:
-    """Plain training in place: SGD with rate 0.05 and momentum 0.9 on random batches of 64."""
-    draws = numpy_stream(row.seed, "training", row.split)
-    labels, optimiser = task.dataset.labels(row.split), torch.optim.SGD(task.model.parameters(), lr=0.05, momentum=0.9)
-    task.model.train()
+def _train(task: Task, row: Row, defense: Defense) -> nn.Module:
+    """Plain training of the defended model: SGD with rate 0.05 and momentum 0.9 on random batches of 64."""
+    with scoped(row.seed, "defense", "model"):
+        model = copy.deepcopy(defense.on_model(task.model, task.dataset.shape))
+    draws, noise = numpy_stream(row.seed, "training", row.split), stream(row.seed, "training", "secrets")
+    labels, optimiser = task.dataset.labels(row.split), torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    mean, std = torch.zeros(1, 1, 1), torch.ones(1, 1, 1)
+    target = Target(model, F.cross_entropy, task.dataset.shape, mean, std)
+    model.train()
     for _ in range(row.trained):
         places = draws.integers(0, len(labels), 64)
+        images, truth = task.dataset.images(row.split, places), torch.from_numpy(labels[places])
         optimiser.zero_grad()
-        output = task.model(task.dataset.images(row.split, places))
-        torch.autograd.backward(F.cross_entropy(output, torch.from_numpy(labels[places])))
+        drawn = clients.draw_secrets(target, len(images), noise)
+        loss = replace(target, drawn=drawn).objective(dict(model.named_parameters()), images, truth)
+        torch.autograd.backward(loss)
         optimiser.step()
-    task.model.eval()
+    return model.eval()
 
 
 def _key(row: Row) -> str:
     return json.dumps(asdict(row), sort_keys=True)
+
+
+def _tuples(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
 
 
 def _entry(item: tuple[str, dict[str, Any]]) -> dict[str, Any]:
@@ -178,7 +242,8 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     try:
         rows = json.loads(path.read_text())["rows"]
-        kept = [(Row(**entry["row"]), Outcome(**entry["outcome"])) for entry in rows]  # older files say less
+        # Older files say less, and JSON has lists for tuples.
+        kept = [(Row(**_tuples(entry["row"])), Outcome(**entry["outcome"])) for entry in rows]
         return {_key(row): outcome._asdict() for row, outcome in kept}
     except (ValueError, KeyError, TypeError) as error:
         raise OutputError(f"{path} is no study of this program ({error}); delete it or give another --out.") from error

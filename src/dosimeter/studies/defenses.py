@@ -1,0 +1,123 @@
+"""What defenses hold against attacks made for them (PPP, Tables 1 and 2; CVB, Table IV; Bayes, Table 2)."""
+
+from dosimeter.studies.sweep import Row, Study
+
+_COLUMNS = (
+    "model",
+    "steps trained",
+    "defense",
+    "attack",
+    "data",
+    "PSNR",
+    "SSIM",
+    "SSIM without it",
+    "images read",
+    "published",
+)
+
+VICTIMS = 32
+TRAINED = 200
+"""Steps of training after which the same victims are attacked again."""
+
+
+def _row(model: str, defense: str, attack: str, *, data: str = "cifar10", **more: object) -> Row:
+    settings: dict[str, object] = {"victims": VICTIMS, "steps": None, **more}
+    return Row(model=model, defense=defense, attack=attack, data=data, **settings)  # type: ignore[arg-type]
+
+
+_BARE = "no-bias|precode:bias=false"
+
+_PPP = (
+    ("mlp", "none", "ig:steps=300", "SSIM 1.00"),
+    ("mlp", "precode", "ig:steps=300", None),
+    ("mlp", "precode", "ignore:steps=1000", "SSIM 1.00"),
+    ("mlp", "noise:sigma=0.01", "ig:steps=300", "SSIM 0.63"),
+    ("mlp", "ppp:sigma=0.01", "ignore:steps=1000", "SSIM 0.17"),
+    ("mlp", "precode", "analytic", None),
+    ("mlp", _BARE, "analytic", None),
+    ("mlp", "no-bias|ppp:bias=false,sigma=0.01", "analytic", None),
+)
+
+_JOINT = "joint:steps=3000"
+_CVB = (
+    ("cnn", "none", "ig:steps=1000", "SSIM 0.87"),
+    ("cnn", "cvb", "ig:steps=1000", None),
+    ("cnn", "cvb", "ignore:steps=3000", "SSIM 0.21"),
+    ("cnn", "cvb", _JOINT, None),
+    ("cnn", "cvb", "eliminate", None),
+)
+
+_SOTERIA = (
+    ("convbig", "none", "ig:steps=500", None),
+    ("convbig", "soteria:rate=0.8", "ig:steps=500", None),
+    ("convbig", "soteria:rate=0.8", "leave-out:steps=500", None),
+)
+
+_WEIGHTS = ("0.03", "0.1", "0.3", "1", "3")
+_RATES = ("0.1", "0.5")
+
+
+def _pruned(density: str, published: str | None, *, known: bool = False) -> Row:
+    """One density, its weight of total variation and its rate found on shadow images."""
+    scales = {"cosine": 0.01, "l1": 10.0}  # of losses that are not densities, so that the same weights fit
+    tries = tuple(
+        f"bayes:density={density},scale=0.1,rate=0.5,tv={float(tv) * scales.get(density, 1.0):g},lr={lr}"
+        for tv in _WEIGHTS
+        for lr in _RATES
+    )
+    order = ("noise:sigma=0.1", "random-prune:rate=0.5")  # a mask on top of the noise shows itself
+    return Row(
+        model="cnn-bayes",
+        data="mnist",
+        attack=f"bayes:density={density}",
+        tries=tries,
+        defense="|".join(order if known else order[::-1]),
+        victims=VICTIMS,
+        published=published,
+    )
+
+
+STUDIES = (
+    Study(
+        name="ppp",
+        question="What do PRECODE, PPP and noise hide from attacks that know of them (PPP, Tables 1 and 2)?",
+        rows=tuple(
+            _row(model, defense, attack, published=published if not trained else None, trained=trained)
+            for trained in (0, TRAINED)
+            for model, defense, attack, published in _PPP
+        ),
+        columns=_COLUMNS,
+    ),
+    Study(
+        name="cvb",
+        question="What does CVB hide from attacks that know of it (CVB, Tables III and IV)?",
+        rows=tuple(
+            _row(model, defense, attack, published=published if not trained else None, trained=trained)
+            for trained in (0, TRAINED)
+            for model, defense, attack, published in _CVB
+        ),
+        columns=_COLUMNS,
+    ),
+    Study(
+        name="soteria",
+        question="Does Soteria hold when the tensor that it changes is left out (Bayes, Fig. 2)?",
+        rows=tuple(
+            _row(model, defense, attack, published=published, trained=trained)
+            for trained in (0, TRAINED)
+            for model, defense, attack, published in _SOTERIA
+        ),
+        columns=_COLUMNS,
+    ),
+    Study(
+        name="pruned",
+        question="Which density reads updates with half of their entries pruned and noise of 0.1 (Bayes, Table 2)?",
+        rows=(
+            _pruned("l2", "14.44 dB"),
+            _pruned("l1", "13.95 dB"),
+            _pruned("cosine", "16.72 dB"),
+            _pruned("prune-gaussian", None),
+            _pruned("known-mask", "18.40 dB", known=True),
+        ),
+        columns=("attack", "model", "data", "defense", "PSNR", "SSIM", "SSIM without it", "images read", "published"),
+    ),
+)

@@ -1,0 +1,68 @@
+"""Attacks made for defenses: what they leave out, weigh and average."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dosimeter.attacks import AverageRounds, LeaveOut, masks, presets
+from dosimeter.attacks.rounds import average
+from dosimeter.defenses import Precode
+from dosimeter.errors import SettingError
+from dosimeter.types import Observation
+from small import observe, target_of, tiny_target
+
+
+def seen_of_two() -> tuple[object, Observation]:
+    target = tiny_target()
+    images = torch.rand(2, 1, 1, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return target, observe(target, images, torch.tensor([[0], [3]]))
+
+
+def test_the_mean_of_rounds_has_less_noise() -> None:
+    target, seen = seen_of_two()
+    noisy = [
+        seen._replace(gradient={n: g + 0.1 * torch.randn_like(g) for n, g in seen.gradient.items()}) for _ in range(100)
+    ]
+    mean = average(noisy)
+    apart = torch.cat([(mean.gradient[n] - g).flatten() for n, g in seen.gradient.items()])
+    assert float(apart.std()) == pytest.approx(0.01, rel=0.1)
+    attack = presets.inverting_gradients(steps=5)
+    found = AverageRounds(attack=attack)(target, [seen, seen], seed=0)  # type: ignore[arg-type]
+    alone = attack(target, [seen], seed=0)  # type: ignore[arg-type]
+    assert torch.equal(found.images, alone.images)
+    with pytest.raises(SettingError, match="one update of each victim, got 2"):
+        attack(target, [seen, seen], seed=0)  # type: ignore[arg-type]
+
+
+def test_the_tensor_that_was_changed_is_found_and_left_out() -> None:
+    target, seen = seen_of_two()
+    broken = {**seen.gradient, "1.1.weight": torch.randn_like(seen.gradient["1.1.weight"])}
+    attack = LeaveOut(attack=presets.inverting_gradients(steps=100))
+    assert attack.candidates(target) == ["1.1.weight", "1.3.weight"]  # type: ignore[arg-type]
+    assert attack.suspect(target, seen._replace(gradient=broken), seed=0) == "1.1.weight"  # type: ignore[arg-type]
+    broken = {**seen.gradient, "1.3.weight": torch.randn_like(seen.gradient["1.3.weight"])}
+    assert attack.suspect(target, seen._replace(gradient=broken), seed=0) == "1.3.weight"  # type: ignore[arg-type]
+
+
+def test_a_tensor_that_is_left_out_does_not_matter() -> None:
+    target, seen = seen_of_two()
+    only = masks.Except(names=("1.3.weight",))
+    attack = replace(presets.inverting_gradients(steps=5), only=only)
+    broken = seen._replace(gradient={**seen.gradient, "1.3.weight": torch.randn_like(seen.gradient["1.3.weight"])})
+    found = [attack(target, [one], seed=0).images for one in (seen, broken)]  # type: ignore[arg-type]
+    assert torch.equal(*found)
+    for names in (("other",), tuple(target.parameters)):  # type: ignore[attr-defined]
+        with pytest.raises(SettingError, match="leaves"):
+            masks.Except(names=names).check(target)  # type: ignore[arg-type]
+
+
+def test_noisy_tensors_count_less() -> None:
+    target = target_of(Precode(k=4).on_model(tiny_target().model, (1, 6, 6)), (1, 6, 6))
+    sizes = torch.tensor([[float(p.numel()) for p in target.parameters.values()]], dtype=torch.float64)
+    weights = dict(zip(target.parameters, masks.InverseVariance(sigma=0.1).weights(target, sizes)[0], strict=True))
+    per_entry = {name: float(w) * target.parameters[name].numel() for name, w in weights.items()}
+    early = [name for name in per_entry if name.startswith("1.1.")]
+    late = [name for name in per_entry if name not in early]
+    assert early
+    assert max(per_entry[name] for name in early) < 0.2 * min(per_entry[name] for name in late)
