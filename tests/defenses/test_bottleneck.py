@@ -114,3 +114,31 @@ def test_bad_settings_are_refused() -> None:
         Cvb(kernel=4)
     with pytest.raises(SettingError, match="variant"):
         Cvb(variant="other")  # type: ignore[arg-type]
+
+
+def build(name: str) -> nn.Module:
+    return models.build(name, shape=SHAPE, classes=10, mean=(0.5,), std=(0.25,), seed=0)
+
+
+def test_several_positions_get_a_bottleneck_each() -> None:
+    model = Cvb(position=(1, 2)).on_model(cnn(), SHAPE)
+    assert [m.mean.in_channels for m in model.modules() if hasattr(m, "deviation")] == [16, 32]
+    one, two = (count(Cvb(position=at).on_model(cnn(), SHAPE)) - count(cnn()) for at in (1, 2))
+    assert count(model) - count(cnn()) == one + two
+
+
+@pytest.mark.parametrize(
+    ("model", "before", "channels"), [("resnet18", "stages.0.1", 32), ("vit", "blocks.1", 32)]
+)  # CVB, Sec. VI-C: after the first block, K_E = 32
+def test_it_stands_behind_the_first_block_of_residual_networks_and_transformers(
+    model: str, before: str, channels: int
+) -> None:
+    defended = Cvb(before=(before,), kernel=3).on_model(build(model), SHAPE).eval()
+    (layer,) = [m for m in defended.modules() if hasattr(m, "deviation")]
+    assert layer.mean.out_channels == channels
+    images = torch.rand(2, *SHAPE)
+    plain = build(model).eval()(images)
+    drawn = {n: torch.randn(2, *b.shape[1:]) for n, b in defended.named_buffers() if n.endswith("noise")}
+    noisy = torch.func.functional_call(defended, drawn, (images,))
+    assert noisy.shape == plain.shape
+    assert not torch.allclose(noisy, defended(images))
