@@ -31,6 +31,12 @@ STUDY = Study(
         *(_row("cnn", *size, rule="llg") for size in _SIZES[1:]),
         *(_row("cnn", 64, 16, defense=f"noise:sigma={sigma}") for sigma in ("0.001", "0.01", "0.1")),
         *(_row("lenet", 64, 16, defense=f"noise:sigma={sigma}") for sigma in ("0.01", "0.1")),
+        *(
+            _row("cnn", 64, batch, defense=defense, trained=steps)
+            for defense in ("precode:k=32", "cvb")
+            for steps in (0, 200)
+            for batch in (1, 16)
+        ),
         *(_row("cnn", *size, trained=steps) for steps in (50, 500) for size in ((64, 1), (64, 8), *_SIZES[1:])),
     ),
 )
