@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from dosimeter import models
 from dosimeter.attacks import masks
-from dosimeter.defenses import Cvb, Defense, Precode
+from dosimeter.defenses import Cvb, Defense, KeyLock, Precode
 from dosimeter.engine import Matcher
 from dosimeter.types import Secret, Target, Way
 from small import target_of
@@ -51,7 +51,15 @@ def make(defense: Defense | None) -> Target:
     return target_of(defense.on_model(model, SHAPE), SHAPE)
 
 
-DEFENSES = [Precode(k=3, beta=0.5), Precode(k=3, position=1), Cvb(kernel=3, beta=0.5), None]
+DEFENSES = [
+    Precode(k=3, beta=0.5),
+    Precode(k=3, position=1),
+    Cvb(kernel=3, beta=0.5),
+    KeyLock(key=6),
+    KeyLock(key=6, round="later", lock="relu"),
+    KeyLock(key=6, share="lock"),
+    None,
+]
 
 
 @pytest.mark.parametrize("way", ["tape", "vmap", "one by one"])

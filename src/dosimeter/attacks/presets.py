@@ -42,7 +42,7 @@ _IGNORED: dict[str, masks.Mask] = {
     "bottleneck": masks.BeforeNoise(encoder=False),
 }
 
-Secrets = Literal["resampled", "mean", "joint", "known"]
+Secrets = Literal["resampled", "guessed", "mean", "joint", "known"]
 """What is supposed of numbers that clients draw inside the model; see `treatments`."""
 
 
@@ -596,6 +596,7 @@ def treat(secrets: Secrets, draws: int = 1) -> treatments.Treatment:
     """The treatment of that name."""
     choices: dict[str, treatments.Treatment] = {
         "resampled": treatments.Resampled(draws=draws),
+        "guessed": treatments.Guessed(),
         "mean": treatments.Mean(),
         "joint": treatments.Joint(),
         "known": treatments.Known(),

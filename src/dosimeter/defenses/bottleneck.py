@@ -179,7 +179,7 @@ def insert(
         before: the name of any module; it counts where both are given.
     """
     model = copy.deepcopy(model)
-    order, shapes = _run(model, shape)
+    order, shapes = running_order(model, shape)
     if before is None:
         weighted = [path for path in order if isinstance(model.get_submodule(path), nn.Linear | nn.Conv2d)]
         at = len(weighted) - 1 if position is None else position
@@ -198,7 +198,7 @@ def insert(
     return model
 
 
-def _run(model: nn.Module, shape: Shape) -> tuple[list[str], dict[str, tuple[int, ...]]]:
+def running_order(model: nn.Module, shape: Shape) -> tuple[list[str], dict[str, tuple[int, ...]]]:
     """The modules in the order in which an image meets them, and the shape of what goes into each."""
     shapes: dict[str, tuple[int, ...]] = {}
 
