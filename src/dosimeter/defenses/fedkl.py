@@ -34,6 +34,7 @@ class Lock(nn.Module):
         self.scale = nn.Linear(key, channels)
         self.shift = nn.Linear(key, channels)
         self._kind = kind
+        self.locked = channels
         self.penalty: Tensor | None = None
 
     def weights(self) -> tuple[Tensor, Tensor]:
