@@ -19,8 +19,10 @@ from dosimeter.attacks import (
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.features import Features
+from dosimeter.attacks.key import RecoverKey
 from dosimeter.attacks.labels_only import LabelsOnly
 from dosimeter.attacks.search import Search, Stop
+from dosimeter.attacks.unlock import SolveLock
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Attack
 
@@ -334,6 +336,33 @@ def features(*, labels: Literal["known", "idlg"] = "idlg") -> Features:
     return Features(labels=_pick("labels", labels, _LABELS))
 
 
+def unlock(*, labels: Literal["known", "idlg"] = "idlg") -> SolveLock:
+    """Solve for the scale and shift of FedKL's lock, then for the image, layer by layer; no key is needed.
+
+    Args:
+        labels: as in `analytic`.
+    """
+    return SolveLock(attack=analytic(labels=labels))
+
+
+def recover_key(
+    *,
+    steps: int = 2000,
+    lr: float = 0.1,
+    tv: float = 1e-2,
+    distance: Literal["cosine", "mean-cosine", "l2", "l1"] = "mean-cosine",
+    signed: bool = True,
+    labels: Literal["known", "idlg", "counts"] = "known",
+) -> RecoverKey:
+    """Read the key off the gradient of FedKL's lock where clients send it, then search with it.
+
+    Args:
+        steps, lr, tv, distance, signed, labels: of the search, as in `inverting_gradients`.
+    """
+    search = inverting_gradients(steps=steps, lr=lr, tv=tv, distance=distance, signed=signed, labels=labels)
+    return RecoverKey(attack=search)
+
+
 def dlg(
     *,
     steps: int = 300,
@@ -585,6 +614,8 @@ BY_NAME: dict[str, Callable[..., Attack]] = {
     "cpl": cpl,
     "analytic": analytic,
     "features": features,
+    "unlock": unlock,
+    "recover-key": recover_key,
     "labels": labels_only,
     "grnn": grnn,
     "ggl": ggl,

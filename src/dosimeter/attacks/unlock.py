@@ -80,7 +80,7 @@ class SolveLock:
             self.attack.check(opened, batch)
 
     def blind(self) -> Attack:
-        return Shut(attack=self.attack.blind())
+        return self.attack.blind()
 
     def __call__(
         self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
@@ -90,34 +90,36 @@ class SolveLock:
         (seen,) = observations
         self.check(target, seen.batch)
         found: list[Reconstruction] = []
+        progress = _Progress(watch, len(seen.ids))
         for v in range(len(seen.ids)):
-            gradient = {name: g[v] for name, g in seen.gradient.items()}
-            opened = open_lock(target, *solve_lock(target, gradient))
-            found.append(self.attack(opened, [_only(seen, v, opened)], seed=seed, watch=watch))
+            opened = _with_identity(target)
+            if not progress.stopped:  # after Ctrl-C the inner attack only says that it was interrupted
+                opened = open_lock(target, *solve_lock(target, {name: g[v] for name, g in seen.gradient.items()}))
+            found.append(self.attack(opened, [_only(seen, v, opened)], seed=seed, watch=progress.of(v)))
         return trees.join(found)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shut:
-    """An attack that uses no update, on the model whose lock does nothing."""
+class _Progress:
+    """One update's share of the whole; whoever was interrupted once stays so."""
 
-    attack: Attack
+    def __init__(self, watch: Watch | None, victims: int) -> None:
+        self._watch, self._victims = watch, victims
+        self.stopped = False
 
-    @property
-    def name(self) -> str:
-        return self.attack.name
+    def of(self, victim: int) -> Watch:
+        def tell(*, done: int, total: int, match: float, active: int) -> None:
+            if self._watch is not None and not self.stopped:
+                left = self._victims - victim - 1
+                try:
+                    self._watch(
+                        done=victim * total + done, total=self._victims * total, match=match, active=active + left
+                    )
+                except KeyboardInterrupt:
+                    self.stopped = True
+            if self.stopped:
+                raise KeyboardInterrupt
 
-    def needs(self) -> ThreatModel:
-        return self.attack.needs()
-
-    def blind(self) -> "Shut":
-        return self
-
-    def __call__(
-        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
-    ) -> Reconstruction:
-        opened = _with_identity(target)
-        return self.attack(opened, [o._replace(gradient=_kept(o.gradient, opened)) for o in observations], seed=seed)
+        return tell
 
 
 def solve_lock(target: Target, gradient: Gradient) -> tuple[Tensor, Tensor]:
