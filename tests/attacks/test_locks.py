@@ -68,7 +68,7 @@ def truth(target: Target, seen: Observation, v: int) -> tuple[Tensor, Tensor]:
     return (ones - features).flatten(), features.flatten()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     defense=st.sampled_from([KeyLock(key=9), KeyLock(key=40, round="later"), KeyLock(key=7, share="lock")]),
@@ -140,12 +140,12 @@ def test_a_key_is_the_ratio_of_its_gradients(rows: int, size: int, seed: int) ->
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_recovered_key_is_as_good_as_one_that_was_told(batch: int) -> None:
-    defense = KeyLock(share="lock")
+    defense = KeyLock(key=64, share="lock")
     target = locked(defense)
     torch.manual_seed(2)
     images, labels = torch.rand(2, batch, *SHAPE), torch.randint(5, (2, batch))
     seen = seen_by(target, defense, images, labels, [1, 2])
-    search = Search(stop=Stop(steps=20), secrets=treatments.Known(), optimiser=optimisers.Adam(lr=0.05))
+    search = Search(stop=Stop(steps=8), secrets=treatments.Known(), optimiser=optimisers.Adam(lr=0.05))
     attack = RecoverKey(attack=search)
     assert not attack.needs().secrets
     told, hidden = search(target, [seen], seed=0), attack(target, [seen._replace(secrets=None)], seed=0)

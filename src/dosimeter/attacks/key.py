@@ -90,13 +90,11 @@ def _locks(target: Target) -> dict[str, tuple[Keyed, list[str]]]:
     sent = target.parameters
     found: dict[str, tuple[Keyed, list[str]]] = {}
     for path, layer in target.model.named_modules():
-        if isinstance(layer, Keyed):
-            linear = [
-                f"{path}.{name}".removeprefix(".") for name, m in layer.named_children() if isinstance(m, nn.Linear)
-            ]
-            linear = [name for name in linear if f"{name}.weight" in sent and f"{name}.bias" in sent]
-            if linear:
-                found[path] = (layer, linear)
+        parts = [name for name, part in layer.named_children() if isinstance(part, nn.Linear)]
+        linear = [f"{path}.{name}".removeprefix(".") for name in parts]
+        linear = [name for name in linear if f"{name}.weight" in sent and f"{name}.bias" in sent]
+        if linear and isinstance(layer, Keyed):
+            found[path] = (layer, linear)
     if not found:
         raise SettingError(
             "A key is read off the gradient of its lock, and no client sends one here; use it with a defense that does "

@@ -188,24 +188,23 @@ class KeyLock(Defense):
         at = next((i for i, path in enumerate(leaves) if isinstance(model.get_submodule(path), nn.Conv2d)), None)
         if at is None:
             raise SettingError("FedKL locks a convolution, and the model has none; choose a model with convolutions.")
-        conv = model.get_submodule(leaves[at])
+        conv, after = model.get_submodule(leaves[at]), leaves[at + 1] if at + 1 < len(leaves) else ""
         assert isinstance(conv, nn.Conv2d)
-        after = leaves[at + 1] if at + 1 < len(leaves) else ""
-        norm, channels, like = model.get_submodule(after), conv.out_channels, conv.weight
+        norm, lock = model.get_submodule(after), self.layer(conv.out_channels)
         if isinstance(norm, nn.GroupNorm | nn.LayerNorm | nn.InstanceNorm2d):
             raise SettingError(
                 f"FedKL takes the place of batch norm's scale and shift, but a {type(norm).__name__} follows the first "
                 "convolution; choose a model with batch norm or none."
             )
-        normed = isinstance(norm, nn.BatchNorm2d) and norm.num_features == channels
-        path = after if normed else leaves[at]
-        plain = nn.BatchNorm2d(channels, affine=False)
-        if normed:
-            plain = nn.BatchNorm2d(channels, eps=norm.eps, momentum=norm.momentum, affine=False)
-            plain.load_state_dict({k: v for k, v in norm.state_dict().items() if k not in ("weight", "bias")})
-        locked = Locked(None if normed else conv, plain, self.layer(channels)).to(like)
+        if isinstance(norm, nn.BatchNorm2d):
+            path, locked = after, Locked(None, norm, lock)
+            norm.affine = False
+            norm.register_parameter("weight", None)
+            norm.register_parameter("bias", None)
+        else:
+            path, locked = leaves[at], Locked(conv, nn.BatchNorm2d(conv.out_channels, affine=False), lock)
         parent, _, name = path.rpartition(".")
-        setattr(model.get_submodule(parent), name, locked.train(conv.training))
+        setattr(model.get_submodule(parent), name, locked.to(conv.weight).train(conv.training))
         return model
 
     def layer(self, channels: int) -> Lock:
