@@ -91,7 +91,8 @@ def inverting_gradients(
         target: stop at this loss.
         labels: granted, or read off the last layer: of one image (iDLG), or how often each class occurs in a batch.
         ignore: leave out the tensors that noise drawn inside the model touches; see `ignoring`.
-        secrets: what is supposed of such noise: drawn anew at every step, its mean, searched with the image, or known.
+        secrets: what is supposed of such noise: drawn anew at every step, guessed once, its mean, searched with the
+            image, or known.
         draws: the mean over so many draws, where it is drawn anew.
         median: a 3x3 median filter every so many steps (Sec. 3.1), against the noise of strided first layers.
         keep: return the last iterate, as the paper's program does, or the one with the lowest loss.
