@@ -14,10 +14,13 @@ from dosimeter.attacks import RecoverKey, Search, SolveLock, Stop, optimisers, p
 from dosimeter.attacks.key import key_of, recover
 from dosimeter.attacks.unlock import solve_lock
 from dosimeter.auditing import Setting
+from dosimeter.auditing.job import Job
+from dosimeter.auditing.target import as_attacked
 from dosimeter.defenses import KeyLock
 from dosimeter.defenses.fedkl import Lock
+from dosimeter.engine import Matcher
 from dosimeter.errors import SettingError
-from dosimeter.types import Observation, Secrets, Target, ThreatModel
+from dosimeter.types import BatchNorm, Observation, Secrets, Target, ThreatModel, Victims
 from small import target_of, tiny_target
 
 SHAPE = (1, 12, 12)
@@ -203,6 +206,31 @@ def test_a_guess_does_not_move() -> None:
     Search(stop=Stop(steps=5), secrets=Still())(target, [seen], seed=0)
     (name,) = target.secrets
     assert all(torch.equal(noted[0][name], later[name]) for later in noted)
+
+
+@pytest.mark.parametrize("mode", ["running", "batch", "sent"])
+@pytest.mark.parametrize("share", ["none", "lock"])
+def test_the_truth_explains_the_update_under_every_batch_norm(mode: BatchNorm, share: str) -> None:
+    torch.manual_seed(4)
+    images, labels = torch.rand(2, 3, *SHAPE), torch.randint(5, (2, 3))
+    victims = Victims(images, labels, torch.arange(6).reshape(2, 3), ("train:0", "train:1"))
+    setting = Setting(
+        attack=presets.inverting_gradients(secrets="known"),
+        defense=KeyLock(key=9, share=share),  # type: ignore[arg-type]
+        batch_norm=mode,
+        dtype=torch.float64,
+    )
+    job = Job(network(), victims, setting)
+    (seen,) = job.observe(job.target, victims)
+    matcher = Matcher(as_attacked(job.target, job.threat, 3), seen.gradient, statistics=seen.statistics)
+    owner = torch.arange(2)
+    right = matcher(images.double(), labels, owner, seen.secrets or {})
+    wrong = matcher(images.double(), labels, owner, {name: -value for name, value in (seen.secrets or {}).items()})
+    assert matcher.way == "tape"
+    norms = matcher.norms.sum(1)
+    assert torch.allclose(right.cross.sum(1), norms, rtol=1e-9)
+    assert torch.allclose(right.simulated.sum(1), norms, rtol=1e-9)
+    assert not torch.allclose(wrong.cross.sum(1), norms, rtol=1e-3)
 
 
 def test_a_client_that_sends_its_key_is_granted_as_such() -> None:

@@ -84,6 +84,7 @@ class Chain(Defense):
 
     @property
     def reveals(self) -> bool:
+        """Whether any part does; what the others draw is then sent as well."""
         return any(part.reveals for part in self.parts)
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
