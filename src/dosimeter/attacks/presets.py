@@ -338,7 +338,7 @@ def features(*, labels: Literal["known", "idlg"] = "idlg") -> Features:
 
 
 def unlock(*, labels: Literal["known", "idlg"] = "idlg") -> SolveLock:
-    """Solve for the scale and shift of FedKL's lock, then for the image, layer by layer; no key is needed.
+    """Solve for the scale and shift of a key lock (FedKL, Eq. 29), then for the image, layer by layer; without its key.
 
     Args:
         labels: as in `analytic`.
@@ -355,7 +355,7 @@ def recover_key(
     signed: bool = True,
     labels: Literal["known", "idlg", "counts"] = "known",
 ) -> RecoverKey:
-    """Read the key off the gradient of FedKL's lock where clients send it, then search with it.
+    """Read a key off the gradient of its lock (Inverting Gradients, Prop. 1) where clients send it; search with it.
 
     Args:
         steps, lr, tv, distance, signed, labels: of the search, as in `inverting_gradients`.
