@@ -164,6 +164,8 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
         "joint": "Ours",
         "leave": "Bayes, Sec. 5",
         "labels": "LLG (Wainakh et al. 2021)",
+        "unlock": "FedKL, Eq. 29",
+        "recover": "Inverting Gradients, Prop. 1",
         "grnn": "Ren et al. 2021",
         "ggl": "Li et al. 2022",
     }

@@ -8,7 +8,7 @@ from dosimeter import models
 from dosimeter.attacks import Search, Stop, masks, treatments
 from dosimeter.attacks.objective import Draws
 from dosimeter.attacks.search import _Run
-from dosimeter.defenses import Cvb, Defense, Precode
+from dosimeter.defenses import Cvb, Defense, KeyLock, Precode
 from dosimeter.engine import Matcher
 from dosimeter.types import Secret, Target, Way
 from small import observe, target_of
@@ -53,7 +53,15 @@ def make(defense: Defense | None) -> Target:
     return target_of(defense.on_model(model, SHAPE), SHAPE)
 
 
-DEFENSES = [Precode(k=3, beta=0.5), Precode(k=3, position=1), Cvb(kernel=3, beta=0.5), None]
+DEFENSES = [
+    Precode(k=3, beta=0.5),
+    Precode(k=3, position=1),
+    Cvb(kernel=3, beta=0.5),
+    KeyLock(key=6),
+    KeyLock(key=6, round="later", lock="relu"),
+    KeyLock(key=6, share="lock"),
+    None,
+]
 
 
 @pytest.mark.parametrize("way", ["tape", "vmap", "one by one"])

@@ -48,6 +48,8 @@ CASES = {
 
 ELSEWHERE = {
     "labels": "it recovers labels and no images; tests/laws/test_label_laws.py says what of",
+    "unlock": "it needs a lock after a convolution; tests/attacks/test_locks.py solves for it",
+    "recover-key": "it needs a lock whose gradient is sent; tests/attacks/test_locks.py reads its key",
     "ggl": "it needs a trained generator; tests/test_cli_generator.py trains one and searches it",
 }
 

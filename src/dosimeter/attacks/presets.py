@@ -19,9 +19,11 @@ from dosimeter.attacks import (
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.features import Features
+from dosimeter.attacks.key import RecoverKey
 from dosimeter.attacks.labels_only import LabelsOnly
 from dosimeter.attacks.leave_out import LeaveOut
 from dosimeter.attacks.search import Search, Stop
+from dosimeter.attacks.unlock import SolveLock
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Attack
 
@@ -43,7 +45,7 @@ _IGNORED: dict[str, masks.Mask] = {
     "bottleneck": masks.BeforeNoise(encoder=False),
 }
 
-Secrets = Literal["resampled", "mean", "joint", "known"]
+Secrets = Literal["resampled", "guessed", "mean", "joint", "known"]
 """What is supposed of numbers that clients draw inside the model; see `treatments`."""
 
 
@@ -91,7 +93,8 @@ def inverting_gradients(
         target: stop at this loss.
         labels: granted, or read off the last layer: of one image (iDLG), or how often each class occurs in a batch.
         ignore: leave out the tensors that noise drawn inside the model touches; see `ignoring`.
-        secrets: what is supposed of such noise: drawn anew at every step, its mean, searched with the image, or known.
+        secrets: what is supposed of such noise: drawn anew at every step, guessed once, its mean, searched with the
+            image, or known.
         draws: the mean over so many draws, where it is drawn anew.
         median: a 3x3 median filter every so many steps (Sec. 3.1), against the noise of strided first layers.
         keep: return the last iterate, as the paper's program does, or the one with the lowest loss.
@@ -388,6 +391,33 @@ def features(*, labels: Literal["known", "idlg"] = "idlg") -> Features:
     return Features(labels=_pick("labels", labels, _LABELS))
 
 
+def unlock(*, labels: Literal["known", "idlg"] = "idlg") -> SolveLock:
+    """Solve for the scale and shift of a key lock (FedKL, Eq. 29), then for the image, layer by layer; without its key.
+
+    Args:
+        labels: as in `analytic`.
+    """
+    return SolveLock(attack=analytic(labels=labels))
+
+
+def recover_key(
+    *,
+    steps: int = 2000,
+    lr: float = 0.1,
+    tv: float = 1e-2,
+    distance: Literal["cosine", "mean-cosine", "l2", "l1"] = "mean-cosine",
+    signed: bool = True,
+    labels: Literal["known", "idlg", "counts"] = "known",
+) -> RecoverKey:
+    """Read a key off the gradient of its lock (Inverting Gradients, Prop. 1) where clients send it; search with it.
+
+    Args:
+        steps, lr, tv, distance, signed, labels: of the search, as in `inverting_gradients`.
+    """
+    search = inverting_gradients(steps=steps, lr=lr, tv=tv, distance=distance, signed=signed, labels=labels)
+    return RecoverKey(attack=search)
+
+
 def dlg(
     *,
     steps: int = 300,
@@ -641,6 +671,8 @@ BY_NAME: dict[str, Callable[..., Attack]] = {
     "cpl": cpl,
     "analytic": analytic,
     "features": features,
+    "unlock": unlock,
+    "recover-key": recover_key,
     "labels": labels_only,
     "grnn": grnn,
     "ggl": ggl,
@@ -652,6 +684,7 @@ def treat(secrets: Secrets, draws: int = 1) -> treatments.Treatment:
     """The treatment of that name."""
     choices: dict[str, treatments.Treatment] = {
         "resampled": treatments.Resampled(draws=draws),
+        "guessed": treatments.Guessed(),
         "mean": treatments.Mean(),
         "joint": treatments.Joint(),
         "known": treatments.Known(),

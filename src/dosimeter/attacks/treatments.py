@@ -2,6 +2,7 @@
 
     Known       the threat model reveals them: the oracle beside every other treatment
     Resampled   a new draw at every step; several draws are averaged
+    Guessed     one draw for the whole search, which is wrong
     Joint       unknowns beside the images
     Mean        left at their mean, 0
 
@@ -75,6 +76,22 @@ class Resampled:
 
     def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
         return drawn
+
+    def loss(self, searched: Secrets) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guessed:
+    """One draw from the standard normal, kept for the whole search: a wrong key, say, that is taken for the right one.
+
+    It has the start of `Joint` and does not move from there.
+    """
+
+    granted, draws, searched = False, 1, True
+
+    def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
+        return {name: value.detach() for name, value in searched.items()}
 
     def loss(self, searched: Secrets) -> float:
         return 0.0

@@ -42,6 +42,8 @@ class Setting:
         """The threat model: given, or the least that the attack needs; refused when it grants too little."""
         needed = self.attack.needs()
         granted = self.threat or needed
+        if self.defense.reveals:
+            granted = replace(granted, secrets=True)
         if needed.labels and not granted.labels:
             raise SettingError(
                 f"The attack {self.attack.name!r} needs the labels, which the threat model does not grant; "

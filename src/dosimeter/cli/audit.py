@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dosimeter import clients, data, defenses, metrics, servers, spec, store
-from dosimeter.attacks import AverageOrders, AverageRounds, GuessSteps, LabelsOnly, Search, presets
+from dosimeter.attacks import AverageOrders, AverageRounds, GuessSteps, LabelsOnly, RecoverKey, Search, presets
 from dosimeter.auditing import (
     Interrupted,
     Result,
@@ -287,7 +287,7 @@ def _most_steps(attack: Attack) -> int | None:
     """How many steps an attack takes at most; None for one that solves."""
     if isinstance(attack, GuessSteps):
         return attack.steps
-    attack = attack.attack if isinstance(attack, AverageOrders | AverageRounds) else attack
+    attack = attack.attack if isinstance(attack, AverageOrders | AverageRounds | RecoverKey) else attack
     return attack.stop.steps if isinstance(attack, Search) else None
 
 

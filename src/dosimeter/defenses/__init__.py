@@ -4,6 +4,7 @@ from dosimeter.defenses.ats import Ats, search_policies
 from dosimeter.defenses.base import Chain, Defense, Moment, NoDefense, parts
 from dosimeter.defenses.bottleneck import Cvb, Precode
 from dosimeter.defenses.dp import DpSgd
+from dosimeter.defenses.fedkl import KeyLock
 from dosimeter.defenses.layers import Dropout, NoBias
 from dosimeter.defenses.noise import GaussianNoise, LaplaceNoise
 from dosimeter.defenses.ppp import Ppp
@@ -21,6 +22,7 @@ BY_NAME: dict[str, type[Defense]] = {
     "precode": Precode,
     "ppp": Ppp,
     "cvb": Cvb,
+    "fedkl": KeyLock,
     "dropout": Dropout,
     "soteria": Soteria,
     "ats": Ats,
@@ -37,6 +39,7 @@ __all__ = [
     "DpSgd",
     "Dropout",
     "GaussianNoise",
+    "KeyLock",
     "LaplaceNoise",
     "Moment",
     "NoBias",

@@ -39,6 +39,11 @@ class Moment(NamedTuple):
 class Defense:
     """Leaves model and update as they are; subclasses change what they need."""
 
+    @property
+    def reveals(self) -> bool:
+        """Whether the client sends what it drew inside the model along with its update."""
+        return False
+
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         """The model that all train, for instance with layers added; a copy where it differs.
 
@@ -80,6 +85,11 @@ class Chain(Defense):
     """Defenses one after another, in the order in which they were joined."""
 
     parts: tuple[Defense, ...] = ()
+
+    @property
+    def reveals(self) -> bool:
+        """Whether any part does; what the others draw is then sent as well."""
+        return any(part.reveals for part in self.parts)
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         for part in self.parts:

@@ -156,6 +156,8 @@ class Tape:
 
     def note(self, output: Tensor, parts: Callable[[Tensor], list[Part]]) -> None:
         """Write a layer's output down, with what to make of what comes back to it."""
+        if not output.requires_grad:  # it depends on no image, as a layer of a client's key
+            output.requires_grad_()
         self._notes.append((output, output._version, parts))
 
     def given(self, layer: nn.Module) -> tuple[Tensor, Tensor] | None:

@@ -99,23 +99,45 @@ def walk_down(
         precision: in which the update was made.
     """
     eps = torch.finfo(precision).eps
+    above, ranks, exact = reach_first(target, blocks, observed, labels, precision)
+    if above is None:
+        return Walk(blank(target), ranks)
+    first = blocks[0]
+    with torch.no_grad():
+        inputs = solve_inputs(first, above, observed[first.learned.weight], _tolerance(first, eps))
+    if exact:
+        ranks[IMAGE] = (inputs.rank, prod(first.shape))
+    return Walk(_filled(target, first, inputs, above), ranks)
+
+
+class Reached(NamedTuple):
+    """What is known of the first block's output once all others are solved."""
+
+    above: Above | None  # None where too little is known to go on
+    ranks: dict[str, tuple[int, int]]  # of the layers above, as in `Walk`
+    exact: bool  # whether all that they depend on is determined
+
+
+def reach_first(
+    target: Target, blocks: Sequence[Block], observed: Gradient, labels: Tensor, precision: torch.dtype
+) -> Reached:
+    """From the loss to what the first block gives, with the arguments of `walk_down`."""
+    eps = torch.finfo(precision).eps
     above = _from_loss(target, blocks[-1], observed, labels)
     ranks: dict[str, tuple[int, int]] = {}
     exact = True
-    for place in reversed(range(len(blocks))):
+    for place in reversed(range(1, len(blocks))):
         block = blocks[place]
         with torch.no_grad():
             inputs = solve_inputs(block, above, observed[block.learned.weight], _tolerance(block, eps))
         if exact:
-            ranks[block.learned.name if place else IMAGE] = (inputs.rank, prod(block.shape))
-        if place == 0:
-            break
+            ranks[block.learned.name] = (inputs.rank, prod(block.shape))
         back = returned(block.affine, inputs.value[None], above.slopes[None])[0]  # dL/d inputs
         exact = exact and bool((inputs.known | (back == 0)).all())
         if not exact and inputs.rank < HALF * prod(block.shape):
-            return Walk(blank(target), ranks)
+            return Reached(None, ranks, exact)
         above = _from_activation(blocks[place - 1].bend, inputs, back, exact=exact, eps=eps)
-    return Walk(_filled(target, blocks[0], inputs, above), ranks)
+    return Reached(above, ranks, exact)
 
 
 def _tolerance(block: Block, eps: float) -> float:

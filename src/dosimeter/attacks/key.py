@@ -1,0 +1,103 @@
+"""The key of a lock whose gradient is sent, read off exactly.
+
+A lock is a fully connected layer of the key k alone, gamma = W k + b, so its gradient has rank one,
+
+    dL/dW = (dL/dgamma) k^T      dL/db = dL/dgamma
+
+and its weight's rows divided by its bias's entries are the key (Inverting Gradients, Prop. 1), however many images are
+in the update. FedKL's "the reverse is not possible" (Sec. IV-E) does not hold.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from dosimeter.attacks import treatments
+from dosimeter.attacks.search import Search
+from dosimeter.errors import SettingError
+from dosimeter.types import Gradient, Observation, Reconstruction, Target, ThreatModel, Watch
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """A layer all of whose linear layers take the client's key."""
+
+    def drawn_for(self, key: Tensor) -> dict[str, Tensor]:
+        """{name of a buffer of this layer: the secret of a client with this key}"""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoverKey:
+    """`attack` by somebody who first reads the key off the gradient of the lock; nothing has to be granted for it."""
+
+    attack: Search
+
+    @property
+    def name(self) -> str:
+        return f"{self.attack.name}, key recovered"
+
+    @property
+    def at_once(self) -> int:
+        """How many candidates are simulated at once for a victim."""
+        return self.attack.at_once
+
+    def needs(self) -> ThreatModel:
+        return replace(self.attack.needs(), secrets=False)
+
+    def check(self, target: Target, batch: int) -> None:
+        """Refuse models whose update holds no lock."""
+        self.attack.check(target, batch)
+        _locks(target)
+
+    def blind(self) -> Search:
+        """Without the update there is no key to be read off."""
+        return replace(self.attack.blind(), secrets=treatments.Mean())
+
+    def __call__(
+        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
+    ) -> Reconstruction:
+        seen = [o._replace(secrets=recover(target, o.gradient)) for o in observations]
+        return replace(self.attack, secrets=treatments.Known())(target, seen, seed=seed, watch=watch)
+
+
+def recover(target: Target, gradient: Gradient) -> dict[str, Tensor]:
+    """{buffer: (V, ...)} the secrets of every client whose update is in the gradient {name: (V, ...)}."""
+    found: dict[str, Tensor] = {}
+    for path, (layer, linear) in _locks(target).items():
+        rows = torch.cat([gradient[f"{name}.weight"] for name in linear], 1).double()  # (V, R, S)
+        slopes = torch.cat([gradient[f"{name}.bias"] for name in linear], 1).double()  # (V, R)
+        for name, value in layer.drawn_for(key_of(rows, slopes)).items():
+            found[f"{path}.{name}".removeprefix(".")] = value.to(target.mean)
+    return found
+
+
+def key_of(rows: Tensor, slopes: Tensor) -> Tensor:
+    """(V, S) the k with rows (V, R, S) = slopes (V, R) k^T, all rows weighed by what they say of it.
+
+    Where the slopes are all 0 the update says nothing of the key and its mean, 1/2, is returned.
+    """
+    size = slopes.square().sum(1, keepdim=True)
+    key = torch.einsum("vr,vrs->vs", slopes, rows) / size
+    return torch.where(size > 0, key, 0.5).clamp(0, 1)
+
+
+def _locks(target: Target) -> dict[str, tuple[Keyed, list[str]]]:
+    """{path: a keyed layer whose gradients are in the update, and the names of its linear layers}"""
+    sent = target.parameters
+    found: dict[str, tuple[Keyed, list[str]]] = {}
+    for path, layer in target.model.named_modules():
+        parts = [name for name, part in layer.named_children() if isinstance(part, nn.Linear)]
+        linear = [f"{path}.{name}".removeprefix(".") for name in parts]
+        linear = [name for name in linear if f"{name}.weight" in sent and f"{name}.bias" in sent]
+        if linear and isinstance(layer, Keyed):
+            found[path] = (layer, linear)
+    if not found:
+        raise SettingError(
+            "A key is read off the gradient of its lock, and no client sends one here; use it with a defense that does "
+            "(fedkl:share=lock) or search for what the key makes (secrets=joint)."
+        )
+    return found

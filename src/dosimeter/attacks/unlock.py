@@ -1,0 +1,191 @@
+"""Scale and shift of a lock that stays with the client, solved for.
+
+FedKL (Sec. III-B) holds that without gamma and beta nothing in the update can be followed back to the input. Where the
+network is straight, all that lies above the lock is solved without them (see `analytic.layers`): what the lock gave, s,
+and dL/ds. With s = gamma n + beta and n = f (W * x + b) + h, batch norm's scale f and shift h, every channel's own
+gradients then say, summed over pixels p,
+
+    dL/db = gamma f  sum_p dL/ds                           which gives gamma
+    <dL/dW, W> + b dL/db = gamma f  sum_p (dL/ds) (W * x + b)
+    sum_p (dL/ds) s = gamma sum_p (dL/ds) n + beta sum_p dL/ds      which with the line above gives beta
+
+whatever the image is, which is solved for afterwards. No key, no start and no step is needed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from dosimeter import trees
+from dosimeter.attacks.analytic import Analytic
+from dosimeter.attacks.analytic.first_layer import SEARCH, in_double
+from dosimeter.attacks.analytic.layers import reach_first
+from dosimeter.attacks.analytic.ops import Block, Scale
+from dosimeter.attacks.analytic.straight import read_straight
+from dosimeter.engine import clone_modules
+from dosimeter.errors import SettingError
+from dosimeter.types import Attack, Gradient, Observation, Reconstruction, Selective, Target, ThreatModel, Watch
+
+EPSILON = 1e-9
+"""A scale of 0 is taken for this, so that it can be divided by."""
+
+
+@runtime_checkable
+class Locking(Protocol):
+    """A layer that scales and shifts channels by numbers of the client's own."""
+
+    locked: int  # channels
+
+    def secrets(self) -> dict[str, object]: ...
+
+
+class Opened(nn.Module):
+    """gamma * x + beta with numbers that are known."""
+
+    gamma: Tensor
+    beta: Tensor
+
+    def __init__(self, gamma: Tensor, beta: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("gamma", gamma[:, None, None])
+        self.register_buffer("beta", beta[:, None, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma + self.beta
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolveLock:
+    """`attack` on the model whose lock has been opened: gamma and beta are solved for, one update after another."""
+
+    attack: Attack = Analytic()
+
+    @property
+    def name(self) -> str:
+        return f"{self.attack.name}, lock solved"
+
+    def needs(self) -> ThreatModel:
+        return self.attack.needs()
+
+    def check(self, target: Target, batch: int) -> None:
+        """Refuse what cannot be solved, before any work."""
+        opened = _with_identity(target)
+        _first(read_straight(in_double(opened)))
+        if batch != 1 or target.step is not None:
+            raise SettingError(f"A lock is solved for from one gradient of one image; use --batch 1 or {SEARCH}.")
+        if isinstance(self.attack, Selective):
+            self.attack.check(opened, batch)
+
+    def blind(self) -> Attack:
+        return self.attack.blind()
+
+    def __call__(
+        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
+    ) -> Reconstruction:
+        if len(observations) != 1:
+            raise SettingError(f"A lock is solved for from one update of each victim, got {len(observations)}.")
+        (seen,) = observations
+        self.check(target, seen.batch)
+        found: list[Reconstruction] = []
+        progress = _Progress(watch, len(seen.ids))
+        for v in range(len(seen.ids)):
+            opened = _with_identity(target)
+            if not progress.stopped:  # after Ctrl-C the inner attack only says that it was interrupted
+                opened = open_lock(target, *solve_lock(target, {name: g[v] for name, g in seen.gradient.items()}))
+            found.append(self.attack(opened, [_only(seen, v, opened)], seed=seed, watch=progress.of(v)))
+        return trees.join(found)
+
+
+class _Progress:
+    """One update's share of the whole; whoever was interrupted once stays so."""
+
+    def __init__(self, watch: Watch | None, victims: int) -> None:
+        self._watch, self._victims = watch, victims
+        self.stopped = False
+
+    def of(self, victim: int) -> Watch:
+        def tell(*, done: int, total: int, match: float, active: int) -> None:
+            if self._watch is not None and not self.stopped:
+                left = self._victims - victim - 1
+                try:
+                    self._watch(
+                        done=victim * total + done, total=self._victims * total, match=match, active=active + left
+                    )
+                except KeyboardInterrupt:
+                    self.stopped = True
+            if self.stopped:
+                raise KeyboardInterrupt
+
+        return tell
+
+
+def solve_lock(target: Target, gradient: Gradient) -> tuple[Tensor, Tensor]:
+    """gamma and beta (O,) of the client that sent this gradient of one image, in float64."""
+    exact = in_double(_with_identity(target))
+    blocks = read_straight(exact)
+    first, scale = _first(blocks)
+    observed = {name: gradient[name].double() for name in exact.parameters}
+    anything = torch.zeros(1, dtype=torch.long, device=target.mean.device)  # only a last layer without bias needs it
+    above, _, _ = reach_first(exact, blocks, observed, anything, target.mean.dtype)
+    if above is None:
+        return torch.ones_like(scale.factor.flatten()), torch.zeros_like(scale.shift.flatten())
+    weight, bias = first.learned.weight, first.learned.bias
+    assert bias is not None
+    values = exact.parameters
+    slopes = above.slopes.sum((1, 2))  # (O,) dL/dbeta
+    gamma = observed[bias] / (scale.factor.flatten() * slopes)
+    gamma = torch.where(gamma.isfinite() & (gamma.abs() > EPSILON), gamma, EPSILON)
+    through = (observed[weight] * values[weight]).flatten(1).sum(1) + observed[bias] * values[bias]
+    rest = (above.slopes * above.outputs).sum((1, 2)) - through
+    beta = rest / slopes - gamma * scale.shift.flatten()
+    return gamma, beta.nan_to_num(0.0, 0.0, 0.0)
+
+
+def open_lock(target: Target, gamma: Tensor, beta: Tensor) -> Target:
+    """The target with these numbers in place of its lock's secrets."""
+    model = clone_modules(target.model)
+    found = [path for path, layer in model.named_modules() if isinstance(layer, Locking)]
+    if len(found) != 1:
+        raise SettingError(
+            f"One lock is solved for, but the model has {len(found)}; use it with a defense that has one (fedkl)."
+        )
+    parent, _, name = found[0].rpartition(".")
+    setattr(model.get_submodule(parent), name, Opened(gamma.to(target.mean), beta.to(target.mean)))
+    return replace(target, model=model)
+
+
+def _with_identity(target: Target) -> Target:
+    channels = next((layer.locked for layer in target.model.modules() if isinstance(layer, Locking)), 0)
+    return open_lock(target, torch.ones(channels), torch.zeros(channels))
+
+
+def _first(blocks: Sequence[Block]) -> tuple[Block, Scale]:
+    """The block of the lock, and all that is done between its convolution and the lock."""
+    first = blocks[0]
+    if first.learned.bias is None or not all(isinstance(op, Scale) for op in first.after):
+        raise SettingError(
+            "A lock is solved for with the bias of the convolution before it and nothing but batch norm between them; "
+            f"here it is otherwise; {SEARCH}."
+        )
+    factor, shift = torch.ones(1, 1, 1).to(first.learned.kernel), torch.zeros(1, 1, 1).to(first.learned.kernel)
+    for op in first.after:
+        assert isinstance(op, Scale)
+        factor, shift = op.factor * factor, op(shift)
+    return first, Scale(factor, shift)
+
+
+def _only(seen: Observation, v: int, opened: Target) -> Observation:
+    """What was seen of one victim, without what the opened model does not have."""
+    return Observation(
+        gradient={name: g[v : v + 1] for name, g in _kept(seen.gradient, opened).items()},
+        batch=seen.batch,
+        ids=seen.ids[v : v + 1],
+        labels=None if seen.labels is None else seen.labels[v : v + 1],
+    )
+
+
+def _kept(gradient: Gradient, opened: Target) -> dict[str, Tensor]:
+    return {name: gradient[name] for name in opened.parameters}

@@ -1,0 +1,222 @@
+"""FedKL: a private key turns the scale and shift after the first convolution into the client's own.
+
+    s = gamma * BN(conv(x)) + beta      gamma = W k + b,  beta = W' k + b'      (FedKL, Eq. 29)
+
+The key k is drawn by the client, uniform in [0, 1). The lock (W, b, W', b') is made by the server and handed out, so in
+the first round only the key is secret; from then on it is the client's own (Sec. III-D). Whatever stays with the
+client, the update depends on it through gamma and beta alone: 2 O numbers for O channels.
+"""
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dosimeter.defenses.base import Defense
+from dosimeter.defenses.bottleneck import run_order
+from dosimeter.errors import SettingError, unknown
+from dosimeter.types import Secret, Secrets, Shape, Target
+
+Kind = Literal["linear", "relu"]
+Share = Literal["none", "key", "lock", "both"]
+Round = Literal["first", "later"]
+
+
+class Lock(nn.Module):
+    """gamma * x + beta for feature maps (n, O, H, W); where gamma and beta come from is said by subclasses."""
+
+    def __init__(self, key: int, channels: int, kind: Kind) -> None:
+        super().__init__()
+        self.scale = nn.Linear(key, channels)
+        self.shift = nn.Linear(key, channels)
+        self._kind = kind
+        self.locked = channels
+        self.penalty: Tensor | None = None
+
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """Weight (2 O, S) and bias (2 O,) of both parts together."""
+        weight, bias = (
+            torch.cat([getattr(part, name) for part in (self.scale, self.shift)]) for name in ("weight", "bias")
+        )
+        return weight.detach(), bias.detach()
+
+    def unlocked(self) -> Tensor:
+        """(n, 2 O) or (1, 2 O): gamma and beta before the ReLU of the released program."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = self.unlocked()
+        gamma, beta = (F.relu(both) if self._kind == "relu" else both).chunk(2, dim=1)
+        return gamma[..., None, None] * x + beta[..., None, None]
+
+
+class OpenLock(Lock):
+    """The lock trains with the model and its gradient is sent; the secret u gives the key, the normal cdf of u."""
+
+    key: Tensor
+
+    def __init__(self, key: int, channels: int, kind: Kind) -> None:
+        super().__init__(key, channels, kind)
+        self.register_buffer("key", torch.zeros(key), persistent=False)
+
+    def secrets(self) -> dict[str, Secret]:
+        return {"key": Secret(tuple(self.key.shape[-1:]), "client")}
+
+    def drawn_for(self, key: Tensor) -> dict[str, Tensor]:
+        """What a client with this key (..., S) has in its buffers."""
+        tiny = torch.finfo(key.dtype).eps
+        return {"key": torch.special.ndtri(key.clamp(tiny, 1 - tiny))}
+
+    def unlocked(self) -> Tensor:
+        key = torch.special.ndtr(self.key).reshape(-1, self.key.shape[-1])
+        return torch.cat([self.scale(key), self.shift(key)], 1)
+
+
+class HiddenLock(Lock):
+    """The lock stays with the client. The secret is what the key makes of it: gamma and beta = centre + spread u.
+
+    Of a key of 1,024 numbers the model sees only 2 O combinations, so these are drawn, and searched, themselves.
+
+    Args:
+        known: whether the lock is still the server's. The centre is then what it makes of a key of 1/2, and the columns
+            of spread are its singular directions: with W = U S V^T, u = V^T (k - 1/2) sqrt(12) has variance 1 and no
+            correlation. Otherwise mean 0 and variance 1/9 + 1/(3 S) are what a fresh lock of torch's start gives.
+    """
+
+    centre: Tensor
+    spread: Tensor
+    hidden: Tensor
+
+    def __init__(self, key: int, channels: int, kind: Kind, *, known: bool) -> None:
+        super().__init__(key, channels, kind)
+        self.requires_grad_(False)
+        self._known = known
+        weight, bias = self.weights()
+        if known:
+            left, sizes, _ = torch.linalg.svd(weight, full_matrices=False)
+            centre, spread = weight.sum(1) / 2 + bias, left * sizes / math.sqrt(12)
+        else:
+            centre, spread = torch.zeros(2 * channels), torch.eye(2 * channels) * math.sqrt(1 / 9 + 1 / (3 * key))
+        self.register_buffer("centre", centre, persistent=False)
+        self.register_buffer("spread", spread, persistent=False)
+        self.register_buffer("hidden", torch.zeros(spread.shape[1]), persistent=False)
+
+    def secrets(self) -> dict[str, Secret]:
+        return {"hidden": Secret((self.spread.shape[1],), "client")}
+
+    def draw(self, rng: torch.Generator) -> dict[str, Tensor]:
+        """A client's key, and its lock where that is no longer the server's, as what they make of the buffer."""
+        weight, bias = (t.cpu().double() for t in self.weights())
+        key = torch.rand(weight.shape[1], generator=rng, dtype=torch.float64)
+        if not self._known:
+            weight, bias = (
+                (2 * torch.rand(t.shape, generator=rng, dtype=t.dtype) - 1) / math.sqrt(len(key))
+                for t in (weight, bias)
+            )
+        return self.made_of(weight, bias, key)
+
+    def made_of(self, weight: Tensor, bias: Tensor, key: Tensor) -> dict[str, Tensor]:
+        """What a client with this lock (2 O, S), (2 O,) and this key (S,) has in its buffer."""
+        away = weight @ key + bias - self.centre.to(key)
+        return {"hidden": (torch.linalg.pinv(self.spread.to(key)) @ away).to(self.spread)}
+
+    def unlocked(self) -> Tensor:
+        return self.centre + self.hidden.reshape(-1, self.hidden.shape[-1]) @ self.spread.T
+
+
+class Locked(nn.Sequential):
+    """A normalised convolution and the lock after it; `conv` is missing where the model normalises it itself."""
+
+    def __init__(self, conv: nn.Module | None, norm: nn.Module, lock: nn.Module) -> None:
+        super().__init__()
+        if conv is not None:
+            self.conv = conv
+        self.norm = norm
+        self.lock = lock
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyLock(Defense):
+    """FedKL (Sec. III-C and Eq. 29): scale and shift after the first convolution come from the client's private key.
+
+    The lock sits in the first block of convolution and batch norm, as in all of the paper's experiments (Sec. IV-A);
+    where the convolution has no batch norm, one without scale and shift is put in. One key of so many numbers a client,
+    kept for all its steps.
+
+    Args:
+        key: length of the key; the paper has 1,024.
+        lock: "linear" as in Eq. 29, or "relu" as in the released program, which then has about half of its scales at 0.
+        share: what the client sends along (Table VII). The key of a lock that the server knows hides nothing any more;
+            the gradient of the lock gives the key away (see `attacks.RecoverKey`), so it hides no more than both.
+        round: in the first round the server knows the lock, which it made; later ones are modelled by a lock of the
+            client's own, drawn as a fresh one.
+
+    Deviations: a lock of later rounds has been trained away from the server's and is not independent of it; taking it
+    so is in the defense's favour.
+    """
+
+    key: int = 1024
+    lock: Kind = "linear"
+    share: Share = "none"
+    round: Round = "first"
+
+    def __post_init__(self) -> None:
+        if self.key < 1:
+            raise SettingError(f"A key needs at least 1 number, got {self.key}; the paper has 1024.")
+        for setting, choices in (("lock", Kind), ("share", Share), ("round", Round)):
+            if getattr(self, setting) not in get_args(choices):
+                raise SettingError(unknown(setting, getattr(self, setting), get_args(choices)))
+        if self.share in ("lock", "both") and self.round == "later":
+            raise SettingError(
+                f"A server that is sent the lock's gradients (share={self.share}) knows the lock in every round, as in "
+                "the first; use round=first."
+            )
+
+    @property
+    def reveals(self) -> bool:
+        """A key tells gamma and beta where the lock is known, and nothing of a lock that is not."""
+        return self.share in ("key", "both") and self.round == "first"
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        model = copy.deepcopy(model)
+        order = list(run_order(model, shape))
+        leaves = [path for path in order if not any(model.get_submodule(path).children())]
+        at = next((i for i, path in enumerate(leaves) if isinstance(model.get_submodule(path), nn.Conv2d)), None)
+        if at is None:
+            raise SettingError("FedKL locks a convolution, and the model has none; choose a model with convolutions.")
+        conv, after = model.get_submodule(leaves[at]), leaves[at + 1] if at + 1 < len(leaves) else ""
+        assert isinstance(conv, nn.Conv2d)
+        norm, lock = model.get_submodule(after), self.layer(conv.out_channels)
+        if isinstance(norm, nn.GroupNorm | nn.LayerNorm | nn.InstanceNorm2d):
+            raise SettingError(
+                f"FedKL takes the place of batch norm's scale and shift, but a {type(norm).__name__} follows the first "
+                "convolution; choose a model with batch norm or none."
+            )
+        if isinstance(norm, nn.BatchNorm2d):
+            path, locked = after, Locked(None, norm, lock)
+            norm.affine = False
+            norm.register_parameter("weight", None)
+            norm.register_parameter("bias", None)
+        else:
+            path, locked = leaves[at], Locked(conv, nn.BatchNorm2d(conv.out_channels, affine=False), lock)
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, locked.to(conv.weight).train(conv.training))
+        return model
+
+    def layer(self, channels: int) -> Lock:
+        """The lock of so many channels."""
+        if self.share in ("lock", "both"):
+            return OpenLock(self.key, channels, self.lock)
+        return HiddenLock(self.key, channels, self.lock, known=self.round == "first")
+
+    def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
+        return {
+            f"{path}.{name}": value
+            for path, layer in target.model.named_modules()
+            if isinstance(layer, HiddenLock)
+            for name, value in layer.draw(rng).items()
+        }
