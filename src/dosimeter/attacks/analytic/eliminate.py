@@ -16,7 +16,7 @@ from dosimeter.attacks.analytic.encoder import Equations, Solved, solve_encoder
 from dosimeter.attacks.analytic.first_layer import in_double
 from dosimeter.attacks.analytic.inputs import Above
 from dosimeter.attacks.analytic.latent import Latent, Noisy, read_noisy
-from dosimeter.attacks.analytic.layers import UNITS, Walk, descend, from_loss, image_of, judged
+from dosimeter.attacks.analytic.layers import UNITS, Descent, Walk, descend, from_loss, image_of, judged
 from dosimeter.attacks.analytic.ops import Block, apply, returned
 from dosimeter.rng import stream
 from dosimeter.types import Gradient, Observation, Target
@@ -25,6 +25,10 @@ LATENT = "latent"
 
 STARTS = 2
 """Inputs from which a convolutional encoder is solved, until one explains its gradient to rounding."""
+
+
+SETTLED = 1e-9
+"""The relative error of an encoder's gradient that solving the layers above it may leave even in float64."""
 
 
 class LatentSolver:
@@ -71,12 +75,9 @@ def walk_through(
         precision: in which the update was made.
         starts: (n, C, H, W) images where the search for the encoder's input may begin.
     """
-    top = from_loss(noisy.tail, noisy.above[-1], observed, labels)
-    upper = descend(noisy.above, top, observed, precision, bottom=LATENT)
-    if upper.inputs is None:
+    upper, latent = find_latent(noisy, observed, labels, precision)
+    if latent is None:
         return Walk(blank(target), upper.ranks), None
-    back = returned(noisy.above[0].affine, upper.inputs.value[None], upper.above.slopes[None])
-    latent = Latent(upper.inputs.value.reshape(1, *noisy.shape), back.reshape(1, *noisy.shape))
     encoder = noisy.below[-1]
     observed = {**observed, **noisy.observed(observed)}
     exact = upper.exact
@@ -86,9 +87,22 @@ def walk_through(
         solved = search(noisy, latent, observed[encoder.learned.weight], starts, precision)
         nothing = torch.zeros_like(solved.slopes, dtype=torch.bool)
         above = Above(solved.slopes, solved.slopes, nothing, nothing, torch.ones_like(solved.slopes))
-        exact = exact and solved.error <= UNITS * torch.finfo(precision).eps
+        exact = exact and solved.error <= _settled(precision)
     lower = descend(noisy.below, above, observed, precision, exact=exact)
     return Walk(image_of(target, noisy.below[0], lower), {**upper.ranks, **lower.ranks}), latent
+
+
+def find_latent(
+    noisy: Noisy, observed: Gradient, labels: Tensor, precision: torch.dtype
+) -> tuple[Descent, Latent | None]:
+    """The way down to the latent, and the latent with its slope; arguments as in `walk_through`."""
+    top = from_loss(noisy.tail, noisy.above[-1], observed, labels)
+    upper = descend(noisy.above, top, observed, precision, bottom=LATENT)
+    if upper.inputs is None:
+        return upper, None
+    value = upper.inputs.value
+    slopes = returned(noisy.above[0].affine, value[None], upper.above.slopes[None])
+    return upper, Latent(value.reshape(1, *noisy.shape), slopes.reshape(1, *noisy.shape))
 
 
 def search(noisy: Noisy, latent: Latent, gradient: Tensor, starts: Tensor, precision: torch.dtype) -> Solved:
@@ -101,13 +115,18 @@ def search(noisy: Noisy, latent: Latent, gradient: Tensor, starts: Tensor, preci
         inputs = apply(encoder.before, inputs)
     shape = (inputs.shape[1], inputs.shape[2], inputs.shape[3])
     equations = Equations(encoder.learned, shape, lambda z: noisy.encoder.slopes(z, latent), gradient)
-    eps = torch.finfo(precision).eps
+    least = 2 * torch.finfo(precision).eps
     found: list[Solved] = []
     for start in inputs:
-        found.append(solve_encoder(equations, start, floor=_floor(straight, encoder), least=2 * eps))
-        if found[-1].error <= UNITS * eps:
+        found.append(solve_encoder(equations, start, floor=_floor(straight, encoder), least=least))
+        if found[-1].error <= _settled(precision):
             break
     return min(found, key=lambda solved: solved.error)
+
+
+def _settled(precision: torch.dtype) -> float:
+    """The relative error of an encoder's gradient up to which its equations hold."""
+    return max(UNITS * torch.finfo(precision).eps, SETTLED)
 
 
 def _floor(straight: list[Block], encoder: Block) -> float:

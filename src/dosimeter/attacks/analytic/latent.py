@@ -78,7 +78,7 @@ class Encoder:
 
     def run(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(1, ...) mean and deviation, and the penalty."""
-        pieces = z.split([out.shape[1] for out in self._outputs], 1)
+        pieces = torch.split(z, [out.shape[1] for out in self._outputs], 1)
         given = {id(out): piece.reshape(out.shape) for out, piece in zip(self._outputs, pieces, strict=True)}
         mean, deviation, *penalty = replay(self._calls, given, self._wanted)
         return mean, deviation, penalty[0].mean() if penalty else z.new_zeros(())
@@ -134,28 +134,27 @@ def read_noisy(target: Target) -> Noisy:
     if above[-1].learned.places.numel() != 1:
         raise _refusal("it does not end in a fully connected layer")
     encoder = Encoder(single, draw, layers, penalty)
+    if len(shape) == 3 and not _place_by_place(encoder, torch.cat(outputs, 1), draw.latent):
+        raise _refusal("its mean and deviation mix places of the encoder's output")
     return Noisy(name, shape, above, below, tail, encoder)
 
 
 def _find_draw(trace: Trace, name: str) -> _Draw:
     """Where the noise is used: once, times a deviation, plus a mean."""
-    noise = trace.model.get_buffer(name)
-    product = _user(trace, noise, PRODUCT)
-    total = _user(trace, product.out, SUM)
-    (deviation,) = (t for t in product.inputs if t is not noise) if len(product.inputs) == 2 else (None,)
-    (mean,) = (t for t in total.inputs if t is not product.out) if len(total.inputs) == 2 else (None,)
-    if mean is None or deviation is None:
-        raise _refusal("its noise enters otherwise than as mean + deviation * noise")
-    if id(trace.output) in trace.after([trace.images], without=[total.out]):
+    product, deviation = _use(trace, trace.model.get_buffer(name), PRODUCT)
+    latent, mean = _use(trace, product, SUM)
+    if id(trace.output) in trace.after([trace.images], without=[latent]):
         raise _refusal("its output depends on the image by ways around the noise")
-    return _Draw(mean, deviation, total.out)
+    return _Draw(mean, deviation, latent)
 
 
-def _user(trace: Trace, tensor: Tensor, names: set[str]) -> Call:
+def _use(trace: Trace, tensor: Tensor, names: set[str]) -> tuple[Tensor, Tensor]:
+    """What the only call that takes a tensor gives, and what else it takes."""
     users = [call for call in trace.calls if any(t is tensor for t in call.inputs)]
-    if len(users) != 1 or users[0].name not in names:
+    others = [t for call in users for t in call.inputs if t is not tensor]
+    if len(users) != 1 or users[0].name not in names or len(others) != 1:
         raise _refusal("its noise enters otherwise than as mean + deviation * noise")
-    return users[0]
+    return users[0].outputs[0], others[0]
 
 
 def _encoding(trace: Trace, draw: _Draw) -> list[Call]:
@@ -209,6 +208,15 @@ def _side_by_side(layers: Sequence[Learned]) -> Learned:
         places=first.places,
         run=lambda x: torch.cat([layer(x) for layer in layers], 1),
     )
+
+
+def _place_by_place(encoder: Encoder, outputs: Tensor, latent: Tensor) -> bool:
+    """Whether a change of the outputs (1, O, H, W) in one place changes slopes in that place alone."""
+    around = Latent(latent + 1, torch.ones_like(latent))
+    moved = outputs.clone()
+    moved[..., 0, 0] += 0.1
+    change = encoder.slopes(moved, around) - encoder.slopes(outputs, around)
+    return not change[..., 0, 1:].any() and not change[..., 1:, :].any()
 
 
 def _three(shape: tuple[int, ...]) -> Shape:
