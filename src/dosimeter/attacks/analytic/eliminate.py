@@ -23,7 +23,7 @@ from dosimeter.types import Gradient, Observation, Target
 
 LATENT = "latent"
 
-STARTS = 2
+STARTS = 4
 """Inputs from which a convolutional encoder is solved, until one explains its gradient to rounding."""
 
 
