@@ -23,7 +23,7 @@ from dosimeter.types import Gradient, Observation, Target
 
 LATENT = "latent"
 
-STARTS = 4
+STARTS = 2
 """Inputs from which a convolutional encoder is solved, until one explains its gradient to rounding."""
 
 
