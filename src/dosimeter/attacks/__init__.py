@@ -11,11 +11,12 @@ An attack is a `Search` put together from parts, one file each:
     treatments   what is supposed of numbers that clients draw inside the model
     spaces       where images are looked for          sampling     points around a candidate
 
-`Analytic` solves instead, where the first layer is fully connected or the network is straight, `Features` where a later
-layer gives enough away; `LabelsOnly` recovers labels and no images. `GuessSteps` is a search by an attacker who was not
-told how clients train locally, `AverageOrders` one that averages over the orders of clients that shuffle,
-`AverageRounds` one that saw a batch several times, `RecoverKey` one that was sent the gradient of a lock; `SolveLock`
-solves for the lock itself. `presets` holds the papers' attacks with their printed settings.
+`Analytic` solves instead, where the first layer is fully connected or the network is straight, `Eliminate` where noise
+is drawn inside it, `Features` where a later layer gives enough away; `LabelsOnly` recovers labels and no images.
+`GuessSteps` is a search by an attacker who was not told how clients train locally, `AverageOrders` one that averages
+over the orders of clients that shuffle, `AverageRounds` one that saw a batch several times, `LeaveOut` one that
+mistrusts a tensor, `RecoverKey` one that was sent the gradient of a lock; `SolveLock` solves for the lock itself.
+`presets` holds the papers' attacks with their printed settings.
 Nothing here can see the truth or a score.
 """
 
@@ -33,7 +34,7 @@ from dosimeter.attacks import (
     starts,
     treatments,
 )
-from dosimeter.attacks.analytic import Analytic
+from dosimeter.attacks.analytic import Analytic, Eliminate
 from dosimeter.attacks.features import Features
 from dosimeter.attacks.guess import GuessSteps
 from dosimeter.attacks.key import RecoverKey
@@ -48,6 +49,7 @@ __all__ = [
     "Analytic",
     "AverageOrders",
     "AverageRounds",
+    "Eliminate",
     "Features",
     "GuessSteps",
     "LabelsOnly",

@@ -17,7 +17,7 @@ from dosimeter.attacks import (
     treatments,
 )
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.analytic import Analytic
+from dosimeter.attacks.analytic import Analytic, Eliminate
 from dosimeter.attacks.features import Features
 from dosimeter.attacks.key import RecoverKey
 from dosimeter.attacks.labels_only import LabelsOnly
@@ -382,6 +382,16 @@ def analytic(*, labels: Literal["known", "idlg"] = "idlg") -> Analytic:
     return Analytic(labels=_pick("labels", labels, _LABELS))
 
 
+def eliminate(*, labels: Literal["known", "idlg"] = "idlg") -> Eliminate:
+    """Solve for the noise that PRECODE or CVB drew inside the model, then for the image; our own.
+
+    Args:
+        labels: granted, or read off the last layer (iDLG); only the check of the result and a last layer without bias
+            need them.
+    """
+    return Eliminate(labels=_pick("labels", labels, _LABELS))
+
+
 def features(*, labels: Literal["known", "idlg"] = "idlg") -> Features:
     """Solve a layer inside the network for its input (Inverting Gradients, Prop. 1), then for the image behind it.
 
@@ -670,6 +680,7 @@ BY_NAME: dict[str, Callable[..., Attack]] = {
     "idlg": idlg,
     "cpl": cpl,
     "analytic": analytic,
+    "eliminate": eliminate,
     "features": features,
     "unlock": unlock,
     "recover-key": recover_key,

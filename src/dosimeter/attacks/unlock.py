@@ -129,7 +129,7 @@ def solve_lock(target: Target, gradient: Gradient) -> tuple[Tensor, Tensor]:
     first, scale = _first(blocks)
     observed = {name: gradient[name].double() for name in exact.parameters}
     anything = torch.zeros(1, dtype=torch.long, device=target.mean.device)  # only a last layer without bias needs it
-    above, _, _ = reach_first(exact, blocks, observed, anything, target.mean.dtype)
+    above = reach_first(exact, blocks, observed, anything, target.mean.dtype)
     if above is None:
         return torch.ones_like(scale.factor.flatten()), torch.zeros_like(scale.shift.flatten())
     weight, bias = first.learned.weight, first.learned.bias

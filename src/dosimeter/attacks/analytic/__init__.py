@@ -3,9 +3,11 @@
 first_layer   the layer that sees the image first      ratio    a fully connected one, solved on its own
 straight      a network read as layers in a row        layers   solved from the last layer to the first
 system        the linear equations of one layer        fill     what an image is where they leave it open
-certificate   whether an image explains the update     attack   the attack that chooses among these
+certificate   whether an image explains the update     attack   the attacks that choose among these
+latent        a network with noise drawn inside it     eliminate   solved from the last layer to the first
+encoder       the equations of what is drawn           trace    one run of a model, to be run again in parts
 """
 
-from dosimeter.attacks.analytic.attack import Analytic
+from dosimeter.attacks.analytic.attack import Analytic, Eliminate
 
-__all__ = ["Analytic"]
+__all__ = ["Analytic", "Eliminate"]

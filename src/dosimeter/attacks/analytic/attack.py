@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.analytic.certificate import INTERRUPTED, NOT_DETERMINED, Found, blank
+from dosimeter.attacks.analytic.eliminate import LatentSolver
 from dosimeter.attacks.analytic.first_layer import SEARCH, find_first_layer, in_double
+from dosimeter.attacks.analytic.latent import read_noisy
 from dosimeter.attacks.analytic.layers import LayerSolver
 from dosimeter.attacks.analytic.ratio import RatioSolver
 from dosimeter.attacks.analytic.straight import read_straight
@@ -71,16 +74,53 @@ class Analytic:
         labels = self.labels.find(target, seen).to(target.mean.device)
         layer = find_first_layer(in_double(target))
         solver = LayerSolver(target, seen, labels) if layer is None else RatioSolver(target, layer, seen, labels)
-        victims = len(seen.ids)
-        found = [Found(blank(target), torch.inf, INTERRUPTED)] * victims
-        try:
-            for v in range(victims):
-                _tell(watch, v, victims, found)
-                found[v] = solver.solve(v)
-            _tell(watch, victims, victims, found)
-        except KeyboardInterrupt:
-            pass
-        return _reconstruction(target, labels, found)
+        return _one_by_one(target, seen, labels, solver, watch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eliminate:
+    """One image an update of a model that draws noise in one place (PRECODE, CVB), solved for.
+
+    The layers above the noise give the latent b that was drawn. Then the noise is no unknown but a function of the
+    image, (b - mean) / deviation, and the layers below are solved too. No paper has this attack; on what it stands is
+    said in `eliminate` and `latent`. `match`, what becomes of a victim and `determined` are as in `Analytic`, with
+    "latent" among the layers. A convolutional encoder is solved by iteration: `determined` counts the equations that
+    hold there once its slopes are known, which another input further off might satisfy too.
+    """
+
+    name: str = "eliminate"
+    labels: labels_.Labels = labels_.FromLastLayer()
+    """Only the check of the result and the scale of a last layer without bias need them."""
+
+    def needs(self) -> ThreatModel:
+        return ThreatModel(labels=self.labels.granted)
+
+    def check(self, target: Target, batch: int) -> None:
+        """Refuse what cannot be solved, before any work."""
+        if batch != 1:
+            raise SettingError(
+                f"The attack 'eliminate' solves for one image, but an update holds {batch}, whose gradients are "
+                f"summed; use --batch 1 or {SEARCH}."
+            )
+        if target.step is not None:
+            raise SettingError(
+                f"The attack 'eliminate' solves one gradient, but the client sends {target.step!r}; "
+                f"leave the step out or {SEARCH}."
+            )
+        read_noisy(in_double(target))
+        self.labels.check(target, batch)
+
+    def blind(self) -> "Blank":
+        """Without the update there is nothing to solve."""
+        return Blank(name=f"{self.name} without the update", labels=self.labels)
+
+    def __call__(
+        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
+    ) -> Reconstruction:
+        seen = _only(observations)
+        self.check(target, seen.batch)
+        labels = self.labels.find(target, seen).to(target.mean.device)
+        return _one_by_one(target, seen, labels, LatentSolver(target, seen, labels, seed=seed), watch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +148,27 @@ def _only(observations: Sequence[Observation]) -> Observation:
     if len(observations) != 1:
         raise SettingError(f"The analytic attack reads one update of each victim, got {len(observations)}.")
     return observations[0]
+
+
+class _Solver(Protocol):
+    """Of the victims of one observation."""
+
+    def solve(self, v: int) -> Found: ...
+
+
+def _one_by_one(
+    target: Target, seen: Observation, labels: Tensor, solver: _Solver, watch: Watch | None
+) -> Reconstruction:
+    victims = len(seen.ids)
+    found = [Found(blank(target), torch.inf, INTERRUPTED)] * victims
+    try:
+        for v in range(victims):
+            _tell(watch, v, victims, found)
+            found[v] = solver.solve(v)
+        _tell(watch, victims, victims, found)
+    except KeyboardInterrupt:
+        pass
+    return _reconstruction(target, labels, found)
 
 
 def _tell(watch: Watch | None, done: int, total: int, found: list[Found]) -> None:

@@ -71,19 +71,33 @@ class LayerSolver:
         if all(g.isfinite().all() for g in observed.values()):
             walk = walk_down(self.exact, self.blocks, observed, labels, precision)
         update = Update(self.exact, self.blocks[0].learned.weight, observed, labels, rounding=precision)
-        pairs = [(image, update.mismatch(image)) for image in (walk.image, blank(self.exact))]
-        image, match = min(pairs, key=lambda pair: pair[1])
-        determined = {name: rank / unknowns for name, (rank, unknowns) in walk.ranks.items()}
-        return Found(image, match, self._verdict(walk, reproduced=match <= update.bound), determined)
+        candidates = [(image, update.mismatch(image)) for image in (walk.image, blank(self.exact))]
+        return judged(walk, candidates, update.bound)
 
-    @staticmethod
-    def _verdict(walk: Walk, *, reproduced: bool) -> str:
-        rank, unknowns = walk.ranks.get(IMAGE, (0, 0))
-        if not reproduced or not rank:
-            return NOT_DETERMINED
-        if rank == unknowns:
-            return RECOVERED
-        return f"layer by layer: {rank:,} of {unknowns:,} numbers determined"
+
+def judged(walk: Walk, candidates: Sequence[tuple[Tensor, float]], bound: float) -> Found:
+    """The candidate with the least mismatch, and what the walk that led to it says of it.
+
+    Args:
+        walk: of one victim.
+        candidates: (image, mismatch) each.
+        bound: the mismatch up to which an image explains the update.
+    """
+    image, match = min(candidates, key=lambda pair: pair[1])
+    rank, unknowns = walk.ranks.get(IMAGE, (0, 0))
+    verdict = f"layer by layer: {rank:,} of {unknowns:,} numbers determined" if rank < unknowns else RECOVERED
+    if match > bound or not rank:
+        verdict = NOT_DETERMINED
+    return Found(image, match, verdict, {name: rank / unknowns for name, (rank, unknowns) in walk.ranks.items()})
+
+
+class Descent(NamedTuple):
+    """Where a way down through blocks ended."""
+
+    inputs: Inputs | None  # of the first block; None where there was too little to go on with
+    above: Above  # of the first block
+    ranks: dict[str, tuple[int, int]]  # {layer: (rank, unknowns)} of its input while all above was exact
+    exact: bool  # whether all that the blocks depend on is determined, the first one's input too
 
 
 def walk_down(
@@ -98,53 +112,73 @@ def walk_down(
         labels: (1,)
         precision: in which the update was made.
     """
+    found = descend(blocks, from_loss(target, blocks[-1], observed, labels), observed, precision)
+    return Walk(image_of(target, blocks[0], found), found.ranks)
+
+
+def descend(
+    blocks: Sequence[Block],
+    above: Above,
+    observed: Gradient,
+    precision: torch.dtype,
+    *,
+    bottom: str = IMAGE,
+    exact: bool = True,
+) -> Descent:
+    """From what is known of the last block's output to the first block's input.
+
+    Args:
+        blocks: in the order in which an image meets them.
+        above: of the last one's output.
+        observed, precision: as in `walk_down`.
+        bottom: what the first block's input is called.
+        exact: whether what is known of the output is exact.
+    """
     eps = torch.finfo(precision).eps
-    above, ranks, exact = reach_first(target, blocks, observed, labels, precision)
-    if above is None:
-        return Walk(blank(target), ranks)
-    first = blocks[0]
-    with torch.no_grad():
-        inputs = solve_inputs(first, above, observed[first.learned.weight], _tolerance(first, eps))
-    if exact:
-        ranks[IMAGE] = (inputs.rank, prod(first.shape))
-    return Walk(_filled(target, first, inputs, above), ranks)
-
-
-class Reached(NamedTuple):
-    """What is known of the first block's output once all others are solved."""
-
-    above: Above | None  # None where too little is known to go on
-    ranks: dict[str, tuple[int, int]]  # of the layers above, as in `Walk`
-    exact: bool  # whether all that they depend on is determined
-
-
-def reach_first(
-    target: Target, blocks: Sequence[Block], observed: Gradient, labels: Tensor, precision: torch.dtype
-) -> Reached:
-    """From the loss to what the first block gives, with the arguments of `walk_down`."""
-    eps = torch.finfo(precision).eps
-    above = _from_loss(target, blocks[-1], observed, labels)
     ranks: dict[str, tuple[int, int]] = {}
-    exact = True
-    for place in reversed(range(1, len(blocks))):
+    for place in reversed(range(len(blocks))):
         block = blocks[place]
         with torch.no_grad():
             inputs = solve_inputs(block, above, observed[block.learned.weight], _tolerance(block, eps))
         if exact:
-            ranks[block.learned.name] = (inputs.rank, prod(block.shape))
+            ranks[block.learned.name if place else bottom] = (inputs.rank, prod(block.shape))
         back = returned(block.affine, inputs.value[None], above.slopes[None])[0]  # dL/d inputs
         exact = exact and bool((inputs.known | (back == 0)).all())
+        if place == 0:
+            break
         if not exact and inputs.rank < HALF * prod(block.shape):
-            return Reached(None, ranks, exact)
+            return Descent(None, above, ranks, exact=False)
         above = _from_activation(blocks[place - 1].bend, inputs, back, exact=exact, eps=eps)
-    return Reached(above, ranks, exact)
+    return Descent(inputs, above, ranks, exact)
+
+
+def reach_first(
+    target: Target, blocks: Sequence[Block], observed: Gradient, labels: Tensor, precision: torch.dtype
+) -> Above | None:
+    """What all blocks but the first say of the first one's output, with the arguments of `walk_down`; None where that
+    is too little."""
+    above = from_loss(target, blocks[-1], observed, labels)
+    if len(blocks) == 1:
+        return above
+    last = blocks[1]
+    found = descend(blocks[1:], above, observed, precision, bottom=last.learned.name)
+    if found.inputs is None or (not found.exact and found.inputs.rank < HALF * prod(last.shape)):
+        return None
+    back = returned(last.affine, found.inputs.value[None], found.above.slopes[None])[0]
+    eps = torch.finfo(precision).eps
+    return _from_activation(blocks[0].bend, found.inputs, back, exact=found.exact, eps=eps)
+
+
+def image_of(target: Target, block: Block, found: Descent) -> Tensor:
+    """(C, H, W): the smoothest image that the first block's equations allow, blank where these were not reached."""
+    return blank(target) if found.inputs is None else _filled(target, block, found.inputs, found.above)
 
 
 def _tolerance(block: Block, eps: float) -> float:
     return max(UNITS * eps, OWN_UNITS * prod(block.shape) * torch.finfo(torch.float64).eps)
 
 
-def _from_loss(target: Target, block: Block, observed: Gradient, labels: Tensor) -> Above:
+def from_loss(target: Target, block: Block, observed: Gradient, labels: Tensor) -> Above:
     """Of the last layer's output: its slopes, nothing else."""
     slopes = observed[block.learned.bias] if block.learned.bias else None
     if slopes is None or not slopes.any():

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from dosimeter.attacks.analytic.first_layer import SEARCH, probes_of
 from dosimeter.attacks.analytic.inverses import INVERSES
-from dosimeter.attacks.analytic.ops import Affine, Bend, Block, Learned, Op, Pool, Reshape, Scale
+from dosimeter.attacks.analytic.ops import Affine, Bend, Block, Learned, Op, Pool, Reshape, Scale, apply
 from dosimeter.errors import SettingError
 from dosimeter.types import Shape, Target
 
@@ -35,29 +35,33 @@ SCALES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 
 def read_straight(target: Target) -> tuple[Block, ...]:
     """The blocks of a straight network in float64, or a refusal that says what else the model does."""
-    probes = probes_of(target)
+    blocks = cut(read_ops(target, probes_of(target)), target.shape)
+    if blocks[-1].learned.places.numel() != 1:
+        raise refusal("it does not end in a fully connected layer")
+    return blocks
+
+
+def read_ops(target: Target, probes: Tensor) -> list[Op]:
+    """What a straight network does one after another, from a run on probes (n, C, H, W), or (n, C) for (C, 1, 1)."""
     try:
         with torch.no_grad(), _Recorder() as recorder:
             output = target.model(probes)
     except (RuntimeError, ValueError, TypeError) as reason:
-        raise _refusal(f"it cannot be run ({str(reason).splitlines()[0]})") from None
-    reader, now, earlier = _Reader(target), probes, {id(probes)}
+        raise refusal(f"it cannot be run ({str(reason).splitlines()[0]})") from None
+    reader, now, earlier = _Reader(target, flat=probes.ndim == 2), probes, {id(probes)}
     for func, args, kwargs, out in recorder.calls:
         name = func.__name__.strip("_")
         others = (*args[1:], *kwargs.values())
         if not args or args[0] is not now or any(id(value) in earlier for value in others):
-            raise _refusal(f"{name} takes something else than the output of the layer before")
+            raise refusal(f"{name} takes something else than the output of the layer before")
         reader.read(name, func, args[1:], kwargs, out)
         now = out
         earlier.add(id(out))
-    blocks = _blocks(reader.ops, target.shape)
     with torch.no_grad():
-        again = probes
-        for block in blocks:
-            again = block(again)
+        again = apply(reader.ops, probes.reshape(len(probes), *target.shape))
     if output is not now or not torch.allclose(again.flatten(1), output.flatten(1), rtol=1e-9, atol=1e-9):
-        raise _refusal("it does more than its layers in a row do")
-    return blocks
+        raise refusal("it does more than its layers in a row do")
+    return reader.ops
 
 
 class _Recorder(TorchFunctionMode):
@@ -77,9 +81,9 @@ class _Recorder(TorchFunctionMode):
 class _Reader:
     """Turns calls into ops. Every shape has three axes here: n features are (n, 1, 1)."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, flat: bool) -> None:
         self._names = {id(p): name for name, p in target.model.named_parameters() if p.requires_grad}
-        self._shape, self._flat = target.shape, False
+        self._shape, self._flat = target.shape, flat
         self._like = target.mean
         self.ops: list[Op] = []
 
@@ -87,7 +91,7 @@ class _Reader:
         op = self._op(name, func, args, kwargs, out)
         sizes = tuple(out.shape[1:])
         if len(sizes) not in (1, 3):
-            raise _refusal(f"{name} gives a tensor with {out.ndim} axes")
+            raise refusal(f"{name} gives a tensor with {out.ndim} axes")
         self._flat = len(sizes) == 1
         self._shape = (sizes[0], 1, 1) if self._flat else (sizes[0], sizes[1], sizes[2])
         if op is not None:
@@ -114,27 +118,27 @@ class _Reader:
         if name in POOLS and not self._flat and out.shape[1] == self._shape[0] and _of_pixels(name, args, kwargs):
             self._check_size()
             return Pool(lambda x: func(x, *args, **kwargs))
-        raise _refusal(f"it calls {name}")
+        raise refusal(f"it calls {name}")
 
     def _check_size(self) -> None:
         _, height, width = self._shape
         if height * width > PIXELS_UP_TO:
-            raise _refusal(f"a layer of it sees {height}x{width} pixels, more than {PIXELS_UP_TO:,}")
+            raise refusal(f"a layer of it sees {height}x{width} pixels, more than {PIXELS_UP_TO:,}")
 
     def _scale(self, factor: Tensor, shift: Tensor) -> Scale:
         shape = self._shape[:1] if self._flat else self._shape
         numbers = [torch.broadcast_to(value, (1, *shape))[0].reshape(self._shape) for value in (factor, shift)]
         if any((value != value[:, :1, :1]).any() for value in numbers):
-            raise _refusal("it scales pixels of one channel differently")
+            raise refusal("it scales pixels of one channel differently")
         if (numbers[0] == 0).any():
-            raise _refusal("it multiplies a channel by 0")
+            raise refusal("it multiplies a channel by 0")
         return Scale(numbers[0][:, :1, :1].detach(), numbers[1][:, :1, :1].detach())
 
     def _batch_norm(
         self, mean: Any, variance: Any, weight: Any, bias: Any, training: bool, _momentum: float, eps: float
     ) -> Scale:
         if mean is None or training:
-            raise _refusal("its batch norm uses the statistics of the batch")
+            raise refusal("its batch norm uses the statistics of the batch")
         factor = (variance + eps).rsqrt() * (1 if weight is None else weight)
         shift = (0 if bias is None else bias) - mean * factor
         shape = (-1,) if self._flat else (-1, 1, 1)
@@ -152,7 +156,7 @@ class _Reader:
     ) -> Learned:
         _, height, width = self._shape
         if groups != 1:
-            raise _refusal(f"it has a convolution in {groups} groups")
+            raise refusal(f"it has a convolution in {groups} groups")
         self._check_size()
         k, m = weight.shape[2:]
         one_hot = torch.eye(k * m, dtype=weight.dtype, device=weight.device).reshape(k * m, 1, k, m)
@@ -169,9 +173,9 @@ class _Reader:
     ) -> Learned:
         name = self._names.get(id(weight))
         if name is None:
-            raise _refusal("the weight of a layer is not trained or made from others")
+            raise refusal("the weight of a layer is not trained or made from others")
         if any(isinstance(op, Learned) and op.weight == name for op in self.ops):
-            raise _refusal(f"{name!r} is used more than once")
+            raise refusal(f"{name!r} is used more than once")
         return Learned(name, self._names.get(id(bias)), kernel, places, run)
 
 
@@ -199,18 +203,21 @@ def _of_pixels(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     return name != "mean" or (isinstance(over, list | tuple) and sorted(axis % 4 for axis in over) == [2, 3])
 
 
-def _blocks(ops: list[Op], shape: Shape) -> tuple[Block, ...]:
-    """Cut after every activation; without one all that is affine goes to the next layer's input."""
+def cut(ops: list[Op], shape: Shape) -> tuple[Block, ...]:
+    """The blocks of ops that end in a learned layer.
+
+    Cut after every activation; without one all that is affine goes to the next layer's input.
+    """
     blocks: list[Block] = []
     places = [i for i, op in enumerate(ops) if isinstance(op, Learned)]
     if not places:
-        raise _refusal("it has no layer to solve")
+        raise refusal("it has no layer to solve")
     start = 0
     for place, end in zip(places, [*places[1:], len(ops)], strict=True):
         before, rest = ops[start:place], ops[place + 1 : end]
         bends = [i for i, op in enumerate(rest) if isinstance(op, Bend)]
         if len(bends) > 1 or any(isinstance(op, Bend) for op in before):
-            raise _refusal("it bends the output of a layer twice, or the image itself")
+            raise refusal("it bends the output of a layer twice, or the image itself")
         after = rest[: bends[0]] if bends else []
         bend = rest[bends[0]] if bends else None
         learned = ops[place]
@@ -224,9 +231,7 @@ def _blocks(ops: list[Op], shape: Shape) -> tuple[Block, ...]:
         shape = (sizes[1], sizes[2], sizes[3])
         start = place + 1 + len(after) + (bend is not None)
     if start < len(ops) or blocks[-1].bend is not None:
-        raise _refusal("it does not end in a fully connected layer")
-    if blocks[-1].learned.places.numel() != 1:
-        raise _refusal("it does not end in a fully connected layer")
+        raise refusal("it does not end in a fully connected layer")
     return tuple(blocks)
 
 
@@ -234,7 +239,7 @@ def _affine(ops: Sequence[Op]) -> tuple[Affine, ...]:
     return tuple(op for op in ops if isinstance(op, Scale | Pool | Reshape))
 
 
-def _refusal(why: str) -> SettingError:
+def refusal(why: str) -> SettingError:
     return SettingError(
         "The analytic attack solves a fully connected first layer, or layers in a row one by one, but of this model "
         f"{why}; {SEARCH}."

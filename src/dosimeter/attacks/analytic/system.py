@@ -154,17 +154,17 @@ def _basis(equations: Equations, probe: Tensor, tolerance: float) -> _Basis:
     return _Basis(right[:rank].T, right[rank:].T)
 
 
-def _matrix(equations: Equations) -> Tensor:
-    """G: (O * K, pixels of the layer's input), from the slopes put where each weight meets a pixel."""
-    outputs, (weights, places) = len(equations.slopes), equations.places.shape
-    matrix = equations.slopes.new_zeros(outputs, weights, equations.offset.shape[1] + 1)
-    where = equations.places.expand(outputs, weights, places)
-    matrix.scatter_add_(2, where, equations.slopes[:, None].expand(outputs, weights, places))
+def correlation(slopes: Tensor, places: Tensor, pixels: int) -> Tensor:
+    """G: (O * K, pixels of the layer's input), from the slopes (O, P) put where each weight meets a pixel."""
+    outputs, (weights, count) = len(slopes), places.shape
+    matrix = slopes.new_zeros(outputs, weights, pixels + 1)
+    where = places.expand(outputs, weights, count)
+    matrix.scatter_add_(2, where, slopes[:, None].expand(outputs, weights, count))
     return matrix[..., 1:].flatten(0, 1)
 
 
 def _decompose(equations: Equations, basis: _Basis, tolerance: float) -> _Gradient:
-    matrix = _matrix(equations)
+    matrix = correlation(equations.slopes, equations.places, equations.offset.shape[1])
     rest = equations.gradient.permute(0, 2, 1).flatten(0, 1) - matrix @ equations.offset.T  # (O * K, C)
     if equations.spread is not None:
         matrix = matrix @ equations.spread
