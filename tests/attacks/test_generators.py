@@ -278,7 +278,9 @@ def test_a_loss_without_slopes_is_the_loss_with_them() -> None:
             secrets=Resampled(),
         )
         x, owner, given_ = torch.randn(4, 4, dtype=torch.float64), torch.tensor([0, 1, 1, 0]), torch.zeros(4, 1).long()
-        full, cheap = (objective(x, given_, owner, Draws({}, None), slopes=slopes) for slopes in (True, False))
+        full, cheap = (
+            objective(x, given_, owner, Draws({}, None), restart=owner, slopes=slopes) for slopes in (True, False)
+        )
         assert torch.allclose(full.loss, cheap.loss)
         assert torch.allclose(full.match, cheap.match)
         assert full.slope.abs().max() > 0 == cheap.slope.abs().max()

@@ -162,6 +162,7 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
         "bayes": "Balunovic",
         "grad": "Yin",
         "joint": "Ours",
+        "eliminate": "our own",
         "leave": "Bayes, Sec. 5",
         "labels": "LLG (Wainakh et al. 2021)",
         "unlock": "FedKL, Eq. 29",

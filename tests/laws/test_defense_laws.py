@@ -37,6 +37,8 @@ def attacks() -> dict[str, Attack]:
         "analytic": presets.analytic(),
         "features": presets.features(),
         "labels": presets.labels_only(),
+        "eliminate": presets.eliminate(),
+        "unlock": presets.unlock(),
         "ig-a": presets.inverting_gradients_a(steps=1, restarts=2),
         "ig-b": presets.inverting_gradients_b(steps=1, restarts=2),
     }
@@ -64,23 +66,26 @@ def victims() -> Victims:
     return dm.pick(dm.load("mnist-5k", size=16), 1, seed=3)
 
 
-REFUSED = {
-    ("ignore", "*"): "draws none",
-    ("features", "no-bias"): "with a bias",
-    ("analytic", "dp-sgd"): "solves one gradient",
-    ("features", "dp-sgd"): "solves one gradient",
-    **{("analytic", name): "layers in a row" for name in ("precode", "ppp", "cvb", "dropout")},
-    ("eliminate", "*"): "draws",
-}
-"""(attack, defense): what the refusal says; * for all defenses without noise inside the model."""
-
 INSIDE = {"precode", "ppp", "cvb", "dropout", "fedkl"}
+"""Defenses that draw numbers inside the model."""
+
+REFUSED = {
+    **{("ignore", name): "draws none" for name in defenses.BY_NAME if name not in INSIDE},
+    **{("eliminate", name): "draws" for name in defenses.BY_NAME if name not in {"precode", "ppp", "cvb"}},
+    **{("unlock", name): "defense that has one" for name in defenses.BY_NAME if name != "fedkl"},
+    **{("recover-key", name): "fedkl:share=lock" for name in defenses.BY_NAME},
+    **{("analytic", name): "layers in a row" for name in INSIDE},
+    ("features", "no-bias"): "with a bias",
+    **{(name, "dp-sgd"): "solves one gradient" for name in ("analytic", "features", "eliminate")},
+    **{("eliminate", name): "enters otherwise" for name in ("dropout", "fedkl")},
+}
+"""(attack, defense): what the refusal says."""
 
 
 @pytest.mark.parametrize("defense", defenses.BY_NAME)
 @pytest.mark.parametrize("attack", presets.BY_NAME)
 def test_it_runs_or_says_why_not(attack: str, defense: str) -> None:
-    reason = REFUSED.get((attack, defense)) or (None if defense in INSIDE else REFUSED.get((attack, "*")))
+    reason = REFUSED.get((attack, defense))
 
     def run() -> dm.Result:
         return dm.audit(

@@ -288,7 +288,7 @@ def joint(
     *,
     steps: int = 3000,
     lr: float = 1.0,
-    tv: float = 1e-2,
+    tv: float = 3e-2,
     weight: float = 1e-3,
     plateau: int = 300,
     restarts: int = 1,

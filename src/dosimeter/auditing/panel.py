@@ -76,14 +76,13 @@ def contenders(defense: Defense, *, steps: int, batch: int, secrets: bool) -> li
     if any(isinstance(part, defenses.RandomPruning) for part in defenses.parts(defense)):
         panel += _against_masked_noise(defense, plain)
     panel.append(Contender(presets.analytic(), "adaptive", "solved layer by layer, by ratio or by rank one"))
-    known = replace(plain, name="all revealed", secrets=treatments.Known() if secrets else plain.secrets)
+    known = replace(_joint(plain), secrets=treatments.Known()) if secrets else plain
+    known = replace(known, name="all revealed")
     panel.append(Contender(known, "control", "all that the defense hides is given to the attacker"))
     return list(dict.fromkeys(panel))
 
 
 def _against_secrets(plain: Search) -> list[Contender]:
-    steps = plain.stop.steps
-    joint = presets.joint(steps=steps, plateau=max(1, steps // 8))
     return [
         Contender(
             replace(presets.ignoring(steps=plain.stop.steps), name="ignore"),
@@ -95,8 +94,14 @@ def _against_secrets(plain: Search) -> list[Contender]:
             "adaptive",
             "the mean over four draws at every step",
         ),
-        Contender(joint, "adaptive", "image and draws searched together"),
+        Contender(_joint(plain), "adaptive", "image and draws searched together"),
+        Contender(presets.eliminate(), "adaptive", "the draws solved for in closed form"),
     ]
+
+
+def _joint(plain: Search, restarts: int = 1) -> Search:
+    steps = plain.stop.steps
+    return presets.joint(steps=steps, plateau=max(1, steps // 8), restarts=restarts)
 
 
 @singledispatch
@@ -174,6 +179,21 @@ def _(defense: defenses.Ppp, plain: Search, batch: int) -> list[Contender]:
         secrets=treatments.Joint(),
     )
     return [Contender(weighted, "adaptive", "all tensors, each by how noisy it is, with the draws searched")]
+
+
+@attacks_on.register
+def _(defense: defenses.KeyLock, plain: Search, batch: int) -> list[Contender]:
+    wrong = replace(plain, name="wrong key", secrets=treatments.Guessed())
+    signs = replace(_joint(plain, restarts=4), name="joint, four starts")
+    panel = [
+        Contender(wrong, "published", "a random key"),
+        Contender(signs, "adaptive", "image, scale and shift searched together, from several signs"),
+        Contender(presets.unlock(), "adaptive", "scale and shift solved for in closed form"),
+    ]
+    if defense.share in ("lock", "both"):
+        read = presets.recover_key(steps=plain.stop.steps)
+        panel.append(Contender(read, "adaptive", "the key read off the lock's gradient"))
+    return panel
 
 
 @attacks_on.register
