@@ -10,12 +10,17 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: audit test setup lint types clean
 
+# Each defense meets every attack made for it.
+DEFENSES := none noise:sigma=0.01 ppp:sigma=0.01 cvb fedkl
+
 audit: $(VENV)/.core
-	$(BIN)/dosimeter audit --model cnn --data mnist-5k --attack ig --victims 32 --steps 600 --out runs/audit --overwrite
-	$(BIN)/dosimeter audit --model mlp --data mnist-5k --attack ig --victims 32 --steps 300 --out runs/audit-mlp --overwrite
+	for defense in $(DEFENSES); do \
+		$(BIN)/dosimeter audit --model cnn --data mnist-5k --defense $$defense --attack auto --victims 8 --steps 300 \
+			--out runs/audit-$${defense%%:*} --overwrite || exit 1; \
+	done
 
 test: $(VENV)/.dev lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 setup: $(VENV)/.core
 
