@@ -121,3 +121,13 @@ def test_bad_words_are_refused_before_any_work(words: str, said: str, tmp_path: 
     assert found.exit_code == 2
     assert said in found.output
     assert not (tmp_path / "run").exists()
+
+
+def test_images_that_clients_transform_are_scored_as_well() -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
+    attack = dm.presets.inverting_gradients(steps=150)
+    result = dm.audit(tiny(), victims, attack=attack, defense=d.Ats(policy="0-0-0"))  # three inversions are one
+    scores = result.scores
+    assert scores["transformed"]["ssim"]["mean"] > 0.6 > scores["scores"]["ssim"]["mean"]
+    assert scores["transformed"]["hits"] == 2
+    assert "transformed" not in dm.audit(tiny(), victims, attack=attack, defense=d.GaussianNoise()).scores

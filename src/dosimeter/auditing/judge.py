@@ -74,6 +74,14 @@ def judge(
     return Verdict(records, _summary(evidence, yardstick, classes), images, baseline)
 
 
+def judge_transformed(found: Tensor, seen: Tensor, threshold: float) -> dict[str, Any]:
+    """Scores against the images that clients trained on, where a defense changed them, (V, B, C, H, W) twice."""
+    order = metrics.match_batches(found, seen)
+    scores = metrics.score_images(_arrange(found, order).flatten(0, 1), seen.flatten(0, 1), lpips=None)
+    read = scores["ssim"] >= threshold
+    return _rate(read) | {key: metrics.summarise(scores[key]) for key in ("ssim", "psnr")}
+
+
 def _arrange(images: Tensor, order: Tensor) -> Tensor:
     """Row v of the result is images[v] in the order order[v]."""
     return torch.stack([batch[where] for batch, where in zip(images, order, strict=True)])

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from dosimeter import engine, metrics, trees
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.judge import Yardstick, judge
+from dosimeter.auditing.judge import Yardstick, judge, judge_transformed
+from dosimeter.auditing.observing import trained_on
 from dosimeter.auditing.result import Interrupted, Result, environment
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.target import as_attacked, given_statistics, make_target
@@ -131,6 +132,9 @@ def perform(
     seconds = time.perf_counter() - began
     reached = victims.take(slice(len(found.stopped)))
     verdict = judge(reached, found, blind, yardstick, trained=job.trained, classes=job.classes)
+    made = trained_on(reached, setting)
+    if not torch.equal(made, reached.images):
+        verdict.summary["transformed"] = judge_transformed(found.images, made, yardstick.threshold)
     lpips = yardstick.lpips.name if yardstick.lpips else None
     result = Result(
         settings=(names or {"model": type(model).__name__, "data": "the caller's"})

@@ -208,6 +208,10 @@ def shares(result: Result) -> list[Share]:
         one = scores["identification"]
         note = f"nearer to its victim than to decoys, chance {percent(one['chance'])} %"
         found.append(Share("Victims identified", one["text"], note))
+    if "transformed" in scores:
+        one = scores["transformed"]
+        note = f"of the images that clients trained on, which their defense made; SSIM {number(one['ssim']['mean'])}"
+        found.append(Share("Transformed images read", one["text"], note))
     if "risk" in scores:
         one = scores["risk"]
         found.append(Share("Adversarial risk", one["text"], f"further than {one['delta']:g} from the image (L2)"))

@@ -28,11 +28,11 @@ def _row(model: str, defense: str, attack: str, *, data: str = "cifar10", **more
 _BARE = "no-bias|precode:bias=false"
 
 _PPP = (
-    ("mlp", "none", "ig:steps=300", "SSIM 1.00"),
-    ("mlp", "precode", "ig:steps=300", None),
-    ("mlp", "precode", "ignore:steps=1000", "SSIM 1.00"),
-    ("mlp", "noise:sigma=0.01", "ig:steps=300", "SSIM 0.63"),
-    ("mlp", "ppp:sigma=0.01", "ignore:steps=1000", "SSIM 0.17"),
+    ("mlp", "none", "ig:steps=200", "SSIM 1.00"),
+    ("mlp", "precode", "ig:steps=200", None),
+    ("mlp", "precode", "ignore:steps=500", "SSIM 1.00"),
+    ("mlp", "noise:sigma=0.01", "ig:steps=200", "SSIM 0.63"),
+    ("mlp", "ppp:sigma=0.01", "ignore:steps=500", "SSIM 0.17"),
     ("mlp", "precode", "analytic", None),
     ("mlp", _BARE, "analytic", None),
     ("mlp", "no-bias|ppp:bias=false,sigma=0.01", "analytic", None),
