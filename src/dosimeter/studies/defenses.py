@@ -20,9 +20,21 @@ TRAINED = 200
 """Steps of training after which the same victims are attacked again."""
 
 
-def _row(model: str, defense: str, attack: str, *, data: str = "cifar10", **more: object) -> Row:
-    settings: dict[str, object] = {"victims": VICTIMS, "steps": None, **more}
-    return Row(model=model, defense=defense, attack=attack, data=data, **settings)  # type: ignore[arg-type]
+def _before_and_after(cases: tuple[tuple[str, str, str, str | None], ...]) -> tuple[Row, ...]:
+    """(model, defense, attack, published) on the untrained model and after some training."""
+    return tuple(
+        Row(
+            model=model,
+            defense=defense,
+            attack=attack,
+            victims=VICTIMS,
+            steps=None,
+            trained=trained,
+            published=None if trained else published,
+        )
+        for trained in (0, TRAINED)
+        for model, defense, attack, published in cases
+    )
 
 
 _BARE = "no-bias|precode:bias=false"
@@ -35,6 +47,7 @@ _PPP = (
     ("mlp", "ppp:sigma=0.01", "ignore:steps=500", "SSIM 0.17"),
     ("mlp", "precode", "analytic", None),
     ("mlp", _BARE, "analytic", None),
+    ("mlp", _BARE, "eliminate", None),
     ("mlp", "no-bias|ppp:bias=false,sigma=0.01", "analytic", None),
 )
 
@@ -81,31 +94,19 @@ STUDIES = (
     Study(
         name="ppp",
         question="What do PRECODE, PPP and noise hide from attacks that know of them (PPP, Tables 1 and 2)?",
-        rows=tuple(
-            _row(model, defense, attack, published=published if not trained else None, trained=trained)
-            for trained in (0, TRAINED)
-            for model, defense, attack, published in _PPP
-        ),
+        rows=_before_and_after(_PPP),
         columns=_COLUMNS,
     ),
     Study(
         name="cvb",
         question="What does CVB hide from attacks that know of it (CVB, Tables III and IV)?",
-        rows=tuple(
-            _row(model, defense, attack, published=published if not trained else None, trained=trained)
-            for trained in (0, TRAINED)
-            for model, defense, attack, published in _CVB
-        ),
+        rows=_before_and_after(_CVB),
         columns=_COLUMNS,
     ),
     Study(
         name="soteria",
         question="Does Soteria hold when the tensor that it changes is left out (Bayes, Fig. 2)?",
-        rows=tuple(
-            _row(model, defense, attack, published=published, trained=trained)
-            for trained in (0, TRAINED)
-            for model, defense, attack, published in _SOTERIA
-        ),
+        rows=_before_and_after(_SOTERIA),
         columns=_COLUMNS,
     ),
     Study(
