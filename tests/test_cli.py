@@ -307,7 +307,7 @@ REFUSALS = [
     (("--attack", "ig:tw=1"), "'tw'", "'tv'"),
     (("--attack", "ig:tv=much"), "expects a number", "'much'"),
     (("--attack", "ig:tv"), "key=value", "'tv'"),
-    (("--attack", "ig:distance=l3"), "expects cosine or mean-cosine or l2", "'l3'"),
+    (("--attack", "ig:distance=l3"), "expects cosine or mean-cosine or chord", "'l3'"),
     (("--attack", "ig:labels=idlg", "--batch", "2"), "iDLG reads one label", "labels=counts"),
     (("--attack", "ig:labels=counts", "--loss", "mine.py:half_square"), "only under cross-entropy", "grant"),
     (("--attack", "ig:labels=counts", "--model", "mine.py:squashed"), "not end in a linear layer", "labels=known"),

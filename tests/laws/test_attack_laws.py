@@ -57,11 +57,14 @@ ELSEWHERE = {
 VIT = "the update of an untrained ViT leads no search to the image in a test's time; 1,000 steps of ig do not either"
 SIGMOID = "the sigmoid LeNet's first layers see a slope that is small beside the noise, its own or the other layers'"
 POOLED = "pooled ReLU features leave too many equations out; the least that is known is grey"
+FIRST = "Soteria hides the first weight there, and without that an MLP's update says little of the image"
 REASONS = {
     ("ignore", "lenet"): SIGMOID,
     ("bayes", "lenet"): SIGMOID,
     ("analytic", "cnn-bayes"): POOLED,
     ("eliminate", "cnn-bayes"): POOLED,
+    ("leave-out", "mlp"): FIRST,
+    ("leave-out", "mlp-no-bias"): FIRST,
     ("features", "cnn"): "64 features of one layer do not determine 1,024 pixels",
 } | {(name, "vit"): VIT for name in CASES if name not in ("analytic", "eliminate")}
 """(attack, model): why it does not have to be better there."""
