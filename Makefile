@@ -15,7 +15,7 @@ DEFENSES := none noise:sigma=0.01 ppp:sigma=0.01 cvb fedkl
 
 audit: $(VENV)/.core
 	for defense in $(DEFENSES); do \
-		$(BIN)/dosimeter audit --model cnn --data mnist-5k --defense $$defense --attack auto --victims 8 --steps 300 \
+		$(BIN)/dosimeter audit --model cnn --data mnist-5k --defense $$defense --attack auto --victims 6 --steps 250 \
 			--out runs/audit-$${defense%%:*} --overwrite || exit 1; \
 	done
 
