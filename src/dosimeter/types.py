@@ -107,6 +107,10 @@ class ThreatModel:
     """The learning rate of local steps. Without it an update is the plain difference of weights."""
     secrets: bool = False
     """What a defense draws inside the model: an oracle, to tell a strong defense from a broken attack."""
+    rounds: int = 1
+    """Updates of the same batch at the same weights, for each of which clients draw anew."""
+    same_client: int = 1
+    """Updates of one client that it can tell to be of one, on other batches each."""
 
 
 class Step(Protocol):

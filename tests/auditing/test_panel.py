@@ -13,9 +13,10 @@ import dosimeter as dm
 from dosimeter import defenses as d
 from dosimeter.attacks import AverageRounds, LeaveOut, Search, likelihoods, treatments
 from dosimeter.auditing import Setting, Yardstick, audit_panel, conclude, contenders
-from dosimeter.auditing.panel import strongest, verdict
+from dosimeter.auditing.panel import Revealed, strongest, verdict
 from dosimeter.cli import app
 from dosimeter.defenses import Defense
+from dosimeter.reports.words import grants
 from dosimeter.types import Secretive
 
 SHAPE = (1, 28, 28)
@@ -114,7 +115,13 @@ def test_auto_on_the_command_line_writes_all_and_gates(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [("--defense noise:sigma=-1", "got -1"), ("--defense noise|nothing", "nothing"), ("--fail-above 2", "fail-above")],
+    [
+        ("--defense noise:sigma=-1", "got -1"),
+        ("--defense noise|nothing", "nothing"),
+        ("--fail-above 2", "fail-above"),
+        ("--rounds 3", "takes no --rounds"),
+        ("--guess-local-steps 1+2 --explain", "takes no --guess-local-steps, --explain"),
+    ],
 )
 def test_bad_words_are_refused_before_any_work(words: str, said: str, tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["audit", *words.split(), "--attack", "auto", "--out", str(tmp_path / "run")])
@@ -131,3 +138,48 @@ def test_images_that_clients_transform_are_scored_as_well() -> None:
     assert scores["transformed"]["ssim"]["mean"] > 0.6 > scores["scores"]["ssim"]["mean"]
     assert scores["transformed"]["hits"] == 2
     assert "transformed" not in dm.audit(tiny(), victims, attack=attack, defense=d.GaussianNoise()).scores
+
+
+def test_a_defense_of_ones_own_and_several_rounds_on_the_command_line(tmp_path: Path) -> None:
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from dataclasses import dataclass\nimport torch\nimport dosimeter as dm\n\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Flip(dm.Defense):\n"
+        "    def on_gradient(self, gradient, moment, rng):\n"
+        "        sign = 1 - 2 * torch.randint(2, (), generator=rng)\n"
+        "        return {name: sign * g for name, g in gradient.items()}\n"
+    )
+    words = (
+        f"audit --model mlp-2 --size 12 --victims 1 --steps 5 --rounds 4 --defense {own}:Flip|noise:sigma=0.1 --json"
+    )
+    found = CliRunner().invoke(app, [*words.split(), "--out", str(tmp_path / "run")], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    document = json.loads((tmp_path / "run" / "records.json").read_text())
+    assert document["settings"]["defense"] == "Chain(parts=(Flip(), GaussianNoise(sigma=0.1)))"
+    assert document["threat"]["rounds"] == 4
+    assert "AverageRounds" in document["settings"]["attack"]
+
+
+def test_the_cost_of_differential_privacy_and_what_is_seen_stand_beside_the_numbers() -> None:
+    victims = dm.pick(dm.load("mnist-5k", size=8), 2, seed=0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    attack = dm.presets.inverting_gradients(steps=1)
+    result = dm.audit(model, victims, attack=attack, defense=d.DpSgd(), same_client=2)
+    assert "epsilon" in result.settings["differential privacy"]
+    assert result.threat.same_client == 2
+    said = {grant.what: grant.value for grant in grants(result.threat)}
+    assert (said["Rounds"], said["Updates of a client"]) == ("1 update", "2 updates")
+    assert "differential privacy" not in dm.audit(model, victims, attack=attack).settings
+
+
+def test_a_control_reveals_all_and_changes_nothing_else() -> None:
+    inner = d.Precode(k=4) | d.DpSgd(sigma=1.0) | d.Ats()
+    control, same = Revealed(inner=inner), d.Around(inner=inner)
+    gradient, images, labels = {"w": torch.ones(3)}, torch.rand(2, *SHAPE), torch.tensor([0, 1])
+    assert control.on_gradient(gradient, d.Moment(), torch.Generator()) is gradient
+    assert control.on_batch(images, labels, torch.Generator())[0] is images
+    assert (control.clips(), same.clips()) == (None, 1.0)
+    assert control.facts() == same.facts() == inner.facts()
+    made = [type(m) for m in control.on_model(tiny(), SHAPE).modules()]
+    assert made == [type(m) for m in inner.on_model(tiny(), SHAPE).modules()]
+    assert not torch.equal(same.on_batch(images, labels, torch.Generator().manual_seed(0))[0], images)

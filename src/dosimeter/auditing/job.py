@@ -96,7 +96,6 @@ class Job:
             "attack_name": attack.name,
             "attack": repr(attack),
             "defense": "none" if defense == NoDefense() else repr(defense),
-            "facts": defense.facts(),
             "server": "honest" if self.threat.server == "honest" else repr(self.setting.server),
             "step": "gradient" if target.step is None else repr(target.step),
             "loss": "cross-entropy" if target.classification else getattr(loss, "__name__", type(loss).__name__),
@@ -107,9 +106,7 @@ class Job:
             "budget": self.setting.budget,
             "tile": self.plan.victims,
             "workers": self.plan.workers,
-            "rounds": self.setting.rounds,
-            "same_client": self.setting.same_client,
-        }
+        } | defense.facts()
 
     def observe(self, target: Target, victims: Victims) -> list[Observation]:
         """What the server sees of the victims' steps, round by round."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any, Literal, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from dosimeter import defenses
 from dosimeter.attacks import AverageRounds, LeaveOut, Search, degraded, likelihoods, masks, presets, treatments
@@ -19,9 +20,9 @@ from dosimeter.auditing.judge import Yardstick
 from dosimeter.auditing.result import Result
 from dosimeter.auditing.run import perform
 from dosimeter.auditing.setting import Setting
-from dosimeter.defenses import Defense
+from dosimeter.defenses import Around, Defense, Moment
 from dosimeter.errors import DosimeterError, SettingError
-from dosimeter.types import Attack, Secretive, Secrets, Shape, Target, Victims
+from dosimeter.types import Attack, Gradient, Secretive, Victims
 
 Role = Literal["published", "adaptive", "control"]
 
@@ -47,16 +48,17 @@ class Trial(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Revealed(Defense):
+class Revealed(Around):
     """A defense that hides nothing: its layers and its draws, but the plain batch and the plain update."""
 
-    inner: Defense
+    def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        return images, labels
 
-    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
-        return self.inner.on_model(model, shape)
+    def clips(self) -> None:
+        return None
 
-    def draw(self, target: Target, batch: int, rng: Any) -> Secrets:
-        return self.inner.draw(target, batch, rng)
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
+        return gradient
 
 
 def contenders(defense: Defense, *, steps: int, batch: int, secrets: bool) -> list[Contender]:

@@ -56,6 +56,7 @@ class Setting:
             )
         self._check_training(needed, granted)
         granted = self._with_server(self._with_statistics(granted))
+        granted = replace(granted, rounds=self.rounds, same_client=self.same_client)
         if needed.statistics == "sent" and granted.statistics != "sent":
             raise SettingError(
                 f"The attack {self.attack.name!r} matches batch-norm statistics of the private batch, which the threat "

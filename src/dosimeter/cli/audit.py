@@ -117,6 +117,17 @@ def audit_command(
     """Attack a model's updates and report what could be read out of them."""
     with refusals():
         whole = attack == AUTO
+        given = {
+            "--rounds": rounds > 1,
+            "--guess-local-steps": guess_local_steps is not None,
+            "--guess-local-lr": guess_local_lr is not None,
+            "--average-orders": average_orders is not None,
+            "--explain": explain,
+            "--dry-run": dry_run,
+        }
+        if whole and any(given.values()):
+            named = ", ".join(option for option, there in given.items() if there)
+            raise SettingError(f"--attack auto chooses its attacks itself and takes no {named}; leave that out.")
         chosen = spec.make("attack", "ig" if whole else attack, presets.BY_NAME, steps=steps)
         chosen = _guessing(chosen, guess_local_steps, guess_local_lr, average_orders)
         if rounds > 1 and not whole:

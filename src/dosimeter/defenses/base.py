@@ -120,6 +120,35 @@ class Chain(Defense):
         return gradient
 
 
+@dataclass(frozen=True, kw_only=True)
+class Around(Defense):
+    """Does what the defense inside it does; subclasses change some of that."""
+
+    inner: Defense
+
+    @property
+    def reveals(self) -> bool:
+        return self.inner.reveals
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        return self.inner.on_model(model, shape)
+
+    def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        return self.inner.on_batch(images, labels, rng)
+
+    def clips(self) -> float | None:
+        return self.inner.clips()
+
+    def facts(self) -> dict[str, str]:
+        return self.inner.facts()
+
+    def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
+        return self.inner.draw(target, batch, rng)
+
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
+        return self.inner.on_gradient(gradient, moment, rng)
+
+
 def parts(defense: Defense) -> tuple[Defense, ...]:
     """The defenses that were joined, or the one that there is."""
     return defense.parts if isinstance(defense, Chain) else (defense,)

@@ -9,6 +9,7 @@ client, the update depends on it through gamma and beta alone: 2 O numbers for O
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -26,7 +27,7 @@ Share = Literal["none", "key", "lock", "both"]
 Round = Literal["first", "later"]
 
 
-class Lock(nn.Module):
+class Lock(nn.Module, ABC):
     """gamma * x + beta for feature maps (n, O, H, W); where gamma and beta come from is said by subclasses."""
 
     def __init__(self, key: int, channels: int, kind: Kind) -> None:
@@ -44,9 +45,9 @@ class Lock(nn.Module):
         )
         return weight.detach(), bias.detach()
 
+    @abstractmethod
     def unlocked(self) -> Tensor:
         """(n, 2 O) or (1, 2 O): gamma and beta before the ReLU of the released program."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         both = self.unlocked()

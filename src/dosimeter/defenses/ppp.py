@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from dosimeter.defenses.base import Defense, Moment
+from dosimeter.defenses.base import Moment
 from dosimeter.defenses.bottleneck import Bottleneck, Precode, run_order
 from dosimeter.defenses.noise import GaussianNoise
 from dosimeter.defenses.pruning import Pruning
@@ -14,31 +14,23 @@ from dosimeter.types import Gradient, Shape
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ppp(Defense):
+class Ppp(Precode):
     """PRECODE, and noise or pruning on the gradients of all layers before it: those that the Ignore attack matches.
 
     `sigma` is the noise's deviation (NG2 is 0.01), `prune` a share of entries that is pruned instead (GC90 is 0.9).
-    `k`, `beta`, `position`, `before` and `bias` are PRECODE's.
+    The other settings are PRECODE's.
     """
 
     sigma: float = 1e-2
     prune: float | None = None
-    k: int | None = None
-    beta: float = 1e-3
-    position: int | None = None
-    before: str | None = None
-    bias: bool = True
 
     def __post_init__(self) -> None:
+        Precode.__post_init__(self)
         self.perturbation()
 
     def perturbation(self) -> GaussianNoise | Pruning:
         """What is done to the gradients before the bottleneck."""
         return GaussianNoise(sigma=self.sigma) if self.prune is None else Pruning(ratio=self.prune)
-
-    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
-        inner = Precode(k=self.k, beta=self.beta, position=self.position, before=self.before, bias=self.bias)
-        return inner.on_model(model, shape)
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         if moment.target is None:

@@ -272,12 +272,21 @@ ALWAYS = Grant(
 )
 
 
+COUNTS = {
+    "rounds": ("Rounds", "How often it sees the same batch at the same weights; clients draw anew each time."),
+    "same_client": ("Updates of a client", "How many it knows to be of one client, each on another batch."),
+}
+
+
 def grants(threat: ThreatModel) -> list[Grant]:
     """The threat model line by line; a field without words of its own stands as it is."""
     lines = [ALWAYS]
     for field in fields(threat):
         value = getattr(threat, field.name)
         said = GRANTS.get(field.name, {}).get(value)
+        if field.name in COUNTS:
+            what, meaning = COUNTS[field.name]
+            said = (what, count(value, "update"), meaning)
         if field.name == "server" and not said:
             said = ("Server", clean(str(value)), "It is not honest: it changed the model before it sent it to clients.")
         lines.append(Grant(*said) if said else Grant(field.name.replace("_", " "), str(value), ""))

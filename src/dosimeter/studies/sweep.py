@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from dosimeter import clients, defenses, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import audit
 from dosimeter.data import pick
-from dosimeter.defenses import Defense
+from dosimeter.defenses import Around, Defense
 from dosimeter.errors import OutputError
 from dosimeter.rng import numpy_stream, scoped, stream
 from dosimeter.task import Task, load_task
-from dosimeter.types import Attack, Gradient, Secrets, Shape, Target, Victims
+from dosimeter.types import Attack, Shape, Target, Victims
 
 SHADOWS = 8
 """Images of the attacker's own on which settings are chosen."""
@@ -167,26 +167,13 @@ def _tune(task: Task, row: Row, defense: Defense) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Installed(Defense):
+class Installed(Around):
     """A defense whose layers are in the model already, with weights that were trained."""
 
-    inner: Defense
     model: nn.Module
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         return self.model
-
-    def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        return self.inner.on_batch(images, labels, rng)
-
-    def clips(self) -> float | None:
-        return self.inner.clips()
-
-    def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
-        return self.inner.draw(target, batch, rng)
-
-    def on_gradient(self, gradient: Gradient, moment: defenses.Moment, rng: torch.Generator) -> Gradient:
-        return self.inner.on_gradient(gradient, moment, rng)
 
 
 def _count(rate: dict[str, Any]) -> str:
