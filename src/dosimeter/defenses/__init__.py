@@ -5,7 +5,7 @@ from dosimeter.defenses.base import Around, Chain, Defense, Moment, NoDefense, p
 from dosimeter.defenses.bottleneck import Cvb, Precode
 from dosimeter.defenses.dp import DpSgd
 from dosimeter.defenses.fedkl import KeyLock
-from dosimeter.defenses.layers import Dropout, NoBias
+from dosimeter.defenses.layers import Dropout, NoBias, for_use
 from dosimeter.defenses.noise import GaussianNoise, LaplaceNoise
 from dosimeter.defenses.ppp import Ppp
 from dosimeter.defenses.pruning import Pruning, Quantisation, RandomPruning
@@ -51,6 +51,7 @@ __all__ = [
     "Quantisation",
     "RandomPruning",
     "Soteria",
+    "for_use",
     "parts",
     "search_policies",
 ]

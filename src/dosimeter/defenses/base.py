@@ -51,6 +51,14 @@ class Defense:
         """
         return model
 
+    def trained(self, model: nn.Module, shape: Shape) -> nn.Module:
+        """The model that clients run in a federation, with what they keep to themselves in it; see `private`."""
+        return self.on_model(model, shape)
+
+    def private(self, model: nn.Module) -> frozenset[str]:
+        """Names of parameters of such a model that stay with each client."""
+        return frozenset()
+
     def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """The images (B, C, H, W) in [0, 1] and labels that the client trains on instead of its own."""
         return images, labels
@@ -96,6 +104,14 @@ class Chain(Defense):
             model = part.on_model(model, shape)
         return model
 
+    def trained(self, model: nn.Module, shape: Shape) -> nn.Module:
+        for part in self.parts:
+            model = part.trained(model, shape)
+        return model
+
+    def private(self, model: nn.Module) -> frozenset[str]:
+        return frozenset().union(*(part.private(model) for part in self.parts))
+
     def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         for part in self.parts:
             images, labels = part.on_batch(images, labels, rng)
@@ -132,6 +148,12 @@ class Around(Defense):
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         return self.inner.on_model(model, shape)
+
+    def trained(self, model: nn.Module, shape: Shape) -> nn.Module:
+        return self.inner.trained(model, shape)
+
+    def private(self, model: nn.Module) -> frozenset[str]:
+        return self.inner.private(model)
 
     def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         return self.inner.on_batch(images, labels, rng)

@@ -10,6 +10,7 @@ client, the update depends on it through gamma and beta alone: 2 O numbers for O
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -183,6 +184,19 @@ class KeyLock(Defense):
         return self.share in ("key", "both") and self.round == "first"
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        return self._locked(model, shape, self.layer)
+
+    def trained(self, model: nn.Module, shape: Shape) -> nn.Module:
+        """With a lock that each client trains, whether it sends it or not."""
+        return self._locked(model, shape, lambda channels: OpenLock(self.key, channels, self.lock))
+
+    def private(self, model: nn.Module) -> frozenset[str]:
+        if self.share in ("lock", "both"):
+            return frozenset()
+        locks = [path for path, layer in model.named_modules() if isinstance(layer, OpenLock)]
+        return frozenset(name for name, _ in model.named_parameters() if any(name.startswith(f"{p}.") for p in locks))
+
+    def _locked(self, model: nn.Module, shape: Shape, make: Callable[[int], Lock]) -> nn.Module:
         model = copy.deepcopy(model)
         order = list(run_order(model, shape))
         leaves = [path for path in order if not any(model.get_submodule(path).children())]
@@ -191,7 +205,7 @@ class KeyLock(Defense):
             raise SettingError("FedKL locks a convolution, and the model has none; choose a model with convolutions.")
         conv, after = model.get_submodule(leaves[at]), leaves[at + 1] if at + 1 < len(leaves) else ""
         assert isinstance(conv, nn.Conv2d)
-        norm, lock = model.get_submodule(after), self.layer(conv.out_channels)
+        norm, lock = model.get_submodule(after), make(conv.out_channels)
         if isinstance(norm, nn.GroupNorm | nn.LayerNorm | nn.InstanceNorm2d):
             raise SettingError(
                 f"FedKL takes the place of batch norm's scale and shift, but a {type(norm).__name__} follows the first "

@@ -38,6 +38,16 @@ class Dropped(nn.Module):
         return x * mask / (1 - self._rate)
 
 
+def for_use(model: nn.Module) -> nn.Module:
+    """A copy as it is used after training: nothing is dropped."""
+    model = copy.deepcopy(model)
+    for path, layer in list(model.named_modules()):
+        if isinstance(layer, Dropped):
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, nn.Identity())
+    return model
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dropout(Defense):
     """Dropout that clients use in the step they share: each unit before a layer is dropped with probability `rate`.

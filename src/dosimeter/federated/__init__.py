@@ -1,0 +1,28 @@
+"""Federated training: rounds in this process, and what each of them would tell an attacker.
+
+protocol     who takes part and how each trains; the papers' own by name
+federation   what server and clients agree on
+client       one client's round         server   choosing, averaging, testing
+training     the rounds, kept as they are done (`checkpoint`)
+"""
+
+from dosimeter.federated.client import Fit, fit
+from dosimeter.federated.federation import Federation, State
+from dosimeter.federated.protocol import BY_NAME, Protocol
+from dosimeter.federated.server import average, chosen, evaluate, validate
+from dosimeter.federated.training import Training, train
+
+__all__ = [
+    "BY_NAME",
+    "Federation",
+    "Fit",
+    "Protocol",
+    "State",
+    "Training",
+    "average",
+    "chosen",
+    "evaluate",
+    "fit",
+    "train",
+    "validate",
+]

@@ -1,0 +1,209 @@
+"""What one client does in a round. A pure function of the federation, the server's weights, client and round, so that
+it gives the same in a thread of this process and in a process of Flower's."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dosimeter import defenses
+from dosimeter.data.partition import Places
+from dosimeter.defenses import Defense, Moment
+from dosimeter.federated.federation import Federation, State
+from dosimeter.rng import derive, numpy_stream, stream
+from dosimeter.types import Secret, Secrets, Target
+
+
+class Fit(NamedTuple):
+    """What a client has after its round. Only `sent` leaves it."""
+
+    sent: State  # its weights and statistics but the private ones, after the defense
+    private: State
+    examples: int
+    steps: int
+    loss: float  # the mean over its batches
+    optimiser: State  # its optimiser's, where that goes on in the next round
+
+
+def fit(
+    federation: Federation, state: State, client: int, round_: int, private: State | None = None,
+    optimiser: State | None = None,
+) -> Fit:  # fmt: skip
+    """Train from the server's weights on the client's own images.
+
+    Args:
+        state: the server's weights; private ones among them are those the client begins with in its first round.
+        private: the client's own from its last round, where it had one.
+        optimiser: the state that its optimiser goes on from, where the protocol is central.
+    """
+    protocol, names = federation.protocol, (str(client), f"round {round_}")
+    model = copy.deepcopy(federation.template)
+    model.load_state_dict({**state, **(private or {})})
+    model.train()
+    rule = _optimiser(federation, model, round_)
+    if optimiser:
+        _resume(rule, optimiser)
+    trainer = _Trainer(federation, model, client, round_)
+    total, steps = 0.0, 0
+    for places in _batches(federation, client, round_):
+        total += trainer.step(rule, places, steps)
+        steps += 1
+    after = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    sent = {name: tensor for name, tensor in after.items() if name not in federation.private}
+    if protocol.perturbed == "update":
+        sent = _perturbed(federation, state, sent, names)
+    own = {name: tensor for name, tensor in after.items() if name in federation.private}
+    kept = _kept(rule) if protocol.central else {}
+    return Fit(sent, own, len(federation.holdings[client].train), steps, total / max(1, steps), kept)
+
+
+class _Trainer:
+    """A client's steps: its batch, its draws, its gradient, each as the defense would have it."""
+
+    def __init__(self, federation: Federation, model: nn.Module, client: int, round_: int) -> None:
+        self.federation, self.model = federation, model
+        self.target = federation.target(model)
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._where = (str(client), f"round {round_}")
+        self._round = round_
+        self._draws = stream(federation.seed, "training", "secrets", *self._where)
+        self._noise = stream(federation.seed, "training", "defense", *self._where)
+        self._changes = federation.protocol.perturbed == "steps" and changes_gradients(federation.defense)
+        self._fixed = client_secrets(federation, self.target, client)
+        self._secrets = {k: s for k, s in self.target.secrets.items() if k not in self._fixed}
+        set_secrets(model, self._fixed)
+
+    def step(self, rule: torch.optim.Optimizer, places: Places, number: int) -> float:
+        """One step on the images at these places; the loss before it."""
+        federation, defense = self.federation, self.federation.defense
+        images, labels = federation.images("train", places), federation.labels("train", places)
+        if federation.protocol.augment:
+            images = augmented(images, numpy_stream(federation.seed, "augment", *self._where, number))
+        if changes_batches(defense):
+            rng = stream(federation.seed, "training", "batch", *self._where, number)
+            images, labels = defense.on_batch(images, labels, rng)
+        drawn = drawn_for(self._secrets, len(images), self._draws)
+        set_secrets(self.model, drawn)
+        rule.zero_grad()
+        loss = federation.loss(self.model(images), labels)
+        if self._secrets or self._fixed:
+            extra = self.target.penalty(self.model)
+            loss = loss if extra is None else loss + extra.mean()
+        torch.autograd.backward(loss)
+        if self._changes:
+            self._change(images, labels, {**self._fixed, **drawn})
+        rule.step()
+        return float(loss.detach())
+
+    def _change(self, images: Tensor, labels: Tensor, drawn: Secrets) -> None:
+        """Put what the defense makes of the gradients in their place."""
+        shared = {name: p for name, p in self._parameters.items() if name not in self.federation.private}
+        found = {name: p.grad for name, p in shared.items() if p.grad is not None}
+        moment = Moment(self._round, len(images), replace(self.target, drawn=drawn), images, labels)
+        for name, changed in self.federation.defense.on_gradient(found, moment, self._noise).items():
+            shared[name].grad = changed.to(found[name])
+
+
+def client_secrets(federation: Federation, target: Target, client: int) -> Secrets:
+    """What a client drew before its first round and keeps, such as FedKL's key."""
+    wanted = {name: s for name, s in target.secrets.items() if s.scope == "client"}
+    return drawn_for(wanted, 1, stream(federation.seed, "client", f"client {client}"))
+
+
+def drawn_for(secrets: dict[str, Secret], batch: int, rng: torch.Generator) -> Secrets:
+    return {name: torch.randn(secret.full_shape(batch), generator=rng) for name, secret in secrets.items()}
+
+
+def set_secrets(model: nn.Module, drawn: Secrets) -> None:
+    """Put draws into the buffers that the model's layers read."""
+    for name, value in drawn.items():
+        path, _, last = name.rpartition(".")
+        setattr(model.get_submodule(path), last, value)
+
+
+def changes_gradients(defense: Defense) -> bool:
+    return any(type(part).on_gradient is not Defense.on_gradient for part in defenses.parts(defense))
+
+
+def changes_batches(defense: Defense) -> bool:
+    return any(type(part).on_batch is not Defense.on_batch for part in defenses.parts(defense))
+
+
+def augmented(images: Tensor, rng: np.random.Generator) -> Tensor:
+    """Every image mirrored with probability 1/2 and shifted by up to an eighth of its side, with zeros around it."""
+    n, _, height, width = images.shape
+    pad = max(1, height // 8)
+    wide = F.pad(images, (pad,) * 4)
+    flips, tops, lefts = rng.random(n) < 0.5, rng.integers(0, 2 * pad + 1, n), rng.integers(0, 2 * pad + 1, n)
+    rows = [
+        wide[i, :, top : top + height, left : left + width].flip(-1) if flip else
+        wide[i, :, top : top + height, left : left + width]
+        for i, (flip, top, left) in enumerate(zip(flips, tops, lefts, strict=True))
+    ]  # fmt: skip
+    return torch.stack(rows)
+
+
+def _batches(federation: Federation, client: int, round_: int) -> Iterator[Places]:
+    """The places of every local batch of a round, in an order drawn for every epoch."""
+    protocol, held = federation.protocol, federation.holdings[client].train
+    size = min(protocol.batch_size, len(held))
+    many = -(-len(held) // size)  # batches of an epoch
+
+    def epoch(number: int) -> list[Places]:
+        order = held[numpy_stream(federation.seed, "order", client, number).permutation(len(held))]
+        return [order[at : at + size] for at in range(0, len(order), size)]
+
+    if protocol.epochs is not None:
+        for number in range(round_ * protocol.epochs, (round_ + 1) * protocol.epochs):
+            yield from epoch(number)
+        return
+    assert protocol.steps is not None
+    first = round_ * protocol.steps  # as if it had taken part in all rounds before
+    current, parts = -1, []
+    for step in range(first, first + protocol.steps):
+        number, place = divmod(step, many)
+        if number != current:
+            current, parts = number, epoch(number)
+        yield parts[place]
+
+
+def _optimiser(federation: Federation, model: nn.Module, round_: int) -> torch.optim.Optimizer:
+    protocol = federation.protocol
+    weights = [p for p in model.parameters() if p.requires_grad]
+    lr = protocol.rate(round_)
+    if protocol.optimiser == "adam":
+        return torch.optim.Adam(weights, lr=lr, weight_decay=protocol.weight_decay)
+    return torch.optim.SGD(weights, lr=lr, momentum=protocol.momentum, weight_decay=protocol.weight_decay)
+
+
+def _kept(rule: torch.optim.Optimizer) -> State:
+    """The state of an optimiser as tensors by name."""
+    return {
+        f"{at}.{key}": torch.as_tensor(value).detach().clone()
+        for at, values in rule.state_dict()["state"].items()
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _resume(rule: torch.optim.Optimizer, kept: State) -> None:
+    whole = rule.state_dict()
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in kept.items():
+        at, _, key = name.partition(".")
+        state.setdefault(int(at), {})[key] = value.clone()
+    rule.load_state_dict({**whole, "state": state})
+
+
+def _perturbed(federation: Federation, before: State, after: State, names: tuple[str, ...]) -> State:
+    """The weights that are sent when the defense acts on their change."""
+    weights = {name for name, p in federation.template.named_parameters() if p.requires_grad}
+    change = {name: before[name] - tensor for name, tensor in after.items() if name in weights}
+    rng = torch.Generator().manual_seed(derive(federation.seed, "training", "defense", *names))
+    sent = federation.defense.on_gradient(change, Moment(int(names[1].split()[1]), 1), rng)
+    return {name: before[name] - sent[name] if name in sent else tensor for name, tensor in after.items()}

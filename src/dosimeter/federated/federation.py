@@ -1,0 +1,117 @@
+"""What server and clients agree on before the first round: model, data, protocol, defense and seed."""
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dosimeter.data import Dataset, partition
+from dosimeter.data.partition import Places
+from dosimeter.defenses import Defense, NoDefense
+from dosimeter.errors import SettingError
+from dosimeter.federated.protocol import Protocol
+from dosimeter.rng import scoped
+from dosimeter.types import Loss, Target
+
+State = dict[str, Tensor]
+"""{name: tensor} as in a module's state_dict: weights and running statistics."""
+
+CACHED = 2**30
+"""Bytes of images that are kept ready; larger data sets are prepared batch by batch."""
+
+
+class Holding(NamedTuple):
+    """A client's places in the training split."""
+
+    train: Places
+    validation: Places
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Federation:
+    """All that is set. Whoever has the same values builds the same federation, in whatever process."""
+
+    model: nn.Module = field(repr=False)
+    """Without the defense's layers, with the weights that training begins from."""
+    dataset: Dataset = field(repr=False)
+    protocol: Protocol
+    defense: Defense = NoDefense()
+    seed: int = 0
+    loss: Loss = F.cross_entropy
+
+    @cached_property
+    def template(self) -> nn.Module:
+        """The model that clients train; copy it before it is run."""
+        with scoped(self.seed, "defense", "model"):
+            return self.defense.trained(self.model, self.dataset.shape)
+
+    @cached_property
+    def private(self) -> frozenset[str]:
+        """Names of weights that never leave a client."""
+        return self.defense.private(self.template)
+
+    @cached_property
+    def holdings(self) -> list[Holding]:
+        """Which client has which images."""
+        protocol, labels = self.protocol, self.dataset.labels("train")
+        parts = partition(labels, protocol.clients, alpha=protocol.alpha, seed=self.seed)
+        kept = [int(len(part) * protocol.validation) for part in parts]
+        held = [Holding(part[count:], part[:count]) for part, count in zip(parts, kept, strict=True)]
+        if protocol.validation and not any(kept):
+            raise SettingError(
+                f"A validation share of {protocol.validation} leaves no client an image to validate with; raise it."
+            )
+        return held
+
+    @cached_property
+    def keyed(self) -> bool:
+        """Whether clients have secrets that they keep for good, such as a key."""
+        return any(secret.scope == "client" for secret in self.target(self.template).secrets.values())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the weights that training begins with: the first 16 hex digits of a sha256."""
+        digest = hashlib.sha256()
+        for name, tensor in self.initial().items():
+            digest.update(f"{name} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def prepare(self) -> None:
+        """Compute once what threads would otherwise compute at the same time."""
+        _ = self.template, self.private, self.holdings, self._ready
+
+    def initial_private(self) -> State:
+        """The private weights as the server made them."""
+        return {name: tensor for name, tensor in self.initial().items() if name in self.private}
+
+    def initial(self) -> State:
+        """The server's weights before the first round, the private ones among them, which clients begin with."""
+        return {name: tensor.detach().clone() for name, tensor in self.template.state_dict().items()}
+
+    def images(self, split: str, places: Places) -> Tensor:
+        """(n, C, H, W) in [0, 1]"""
+        ready = self._ready.get(split)
+        return self.dataset.images(split, places) if ready is None else ready[torch.from_numpy(places)]
+
+    def labels(self, split: str, places: Places) -> Tensor:
+        return torch.from_numpy(self.dataset.labels(split)[places])
+
+    @cached_property
+    def _ready(self) -> dict[str, Tensor | None]:
+        bytes_each = 4 * int(np.prod(self.dataset.shape))
+        return {
+            split: self.dataset.images(split, np.arange(count)) if count * bytes_each <= CACHED else None
+            for split in ("train", "test")
+            if (count := self.dataset.count(split))
+        }
+
+    def target(self, model: nn.Module) -> Target:
+        """The task with this model, which is trained as it is and not copied."""
+        channels = self.dataset.shape[0]
+        return Target(model, self.loss, self.dataset.shape, torch.zeros(channels, 1, 1), torch.ones(channels, 1, 1))

@@ -1,0 +1,105 @@
+"""How a federation trains: who takes part, what each does in a round, and when it ends; the papers' own as names."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from dosimeter.errors import SettingError
+
+Rule = Literal["sgd", "adam"]
+Perturbed = Literal["steps", "update"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """Federated averaging (McMahan et al. 2017). One local step of SGD in a round is FedSGD.
+
+    In every round some clients train from the server's weights, each with an optimiser that begins anew, and the server
+    takes the mean of what comes back, weighted by how many images each has.
+    """
+
+    clients: int = 10
+    share: float = 1.0
+    """Of the clients that take part in a round, at least one of them."""
+    rounds: int = 200
+    epochs: int | None = 1
+    """How often a client sees its images in a round. Either these or steps."""
+    steps: int | None = None
+    """How many batches a client trains on in a round, which go on where its last round ended."""
+    batch_size: int = 64
+    optimiser: Rule = "adam"
+    lr: float = 1e-3
+    momentum: float = 0.0
+    """Of sgd."""
+    weight_decay: float = 0.0
+    drops: Sequence[int] = ()
+    """Rounds from which on the learning rate is multiplied by `factor`."""
+    factor: float = 0.1
+    alpha: float | None = None
+    """Of a Dirichlet split of the classes; an even random split without it."""
+    validation: float = 0.0
+    """The share of its images that each client keeps to validate with."""
+    patience: int | None = None
+    """Rounds without a better validation loss after which training ends."""
+    augment: bool = False
+    """Mirror and shift images at random, by up to an eighth of their side (the usual recipe for CIFAR-10)."""
+    central: bool = False
+    """All images at one place, whose optimiser goes on from round to round."""
+    perturbed: Perturbed = "steps"
+    """Whether a defense acts on the gradient of every local step or on the change of weights that is sent."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "drops", tuple(self.drops))  # one form, whoever made it
+        if self.central and self.clients != 1:
+            raise SettingError(f"Central training has 1 client, got {self.clients}; leave clients out.")
+        if (self.epochs is None) == (self.steps is None):
+            raise SettingError(f"A round needs epochs or steps, one of them; got {self.epochs} and {self.steps}.")
+        counts = ("clients", "rounds", "epochs", "steps", "batch_size", "patience")
+        for name in counts:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"Training needs {name} of at least 1, got {value}.")
+        if not 0 < self.share <= 1:
+            raise SettingError(f"The share of clients in a round must be above 0 and at most 1, got {self.share}.")
+        if not 0 <= self.validation < 1:
+            raise SettingError(f"The share kept for validation must be at least 0 and below 1, got {self.validation}.")
+        if self.patience is not None and not self.validation:
+            raise SettingError("Patience is counted in validation losses; give a validation share or leave it out.")
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise SettingError(f"Training needs a learning rate above 0, got {self.lr}.")
+        if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
+            raise SettingError(f"Weight decay must be at least 0, got {self.weight_decay}.")
+        if not 0 <= self.momentum < 1:
+            raise SettingError(f"Momentum must be at least 0 and below 1, got {self.momentum}.")
+        if self.momentum and self.optimiser == "adam":
+            raise SettingError("Adam has no setting momentum; leave it out or use optimiser=sgd.")
+        if self.central and self.perturbed == "update":
+            raise SettingError("Central training sends no update; leave perturbed out.")
+
+    def rate(self, round_: int) -> float:
+        """The learning rate of a round, counted from 0."""
+        return self.lr * self.factor ** sum(round_ >= drop for drop in self.drops)
+
+    def taking_part(self) -> int:
+        """Clients in a round."""
+        return max(1, round(self.share * self.clients))
+
+
+_CENTRAL = partial(Protocol, clients=1, central=True)
+_STEPWISE = partial(Protocol, optimiser="sgd", lr=0.01, momentum=0.9, weight_decay=5e-4, drops=(60, 120, 160))
+
+BY_NAME: dict[str, Callable[..., Protocol]] = {
+    "ppp": Protocol,  # Sec. 4.1
+    "cvb": partial(Protocol, rounds=300, validation=0.1, patience=40),  # Sec. V-A
+    "fedkl": partial(_STEPWISE, factor=0.2),  # Sec. IV-A; clients and batch size are not said there
+    "fedkl-central": partial(_STEPWISE, clients=1, central=True, factor=0.2),  # Table I
+    "ig-10": partial(_CENTRAL, rounds=10, batch_size=128, optimiser="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4,
+                     drops=(4, 7, 9), augment=True),  # App. C; the recipe is the usual one of its program
+    "ig-120": partial(_CENTRAL, rounds=120, batch_size=128, optimiser="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4,
+                      drops=(45, 75, 105), augment=True),  # Sec. 5.1
+    "bayes": partial(_CENTRAL, rounds=50, epochs=None, steps=10, batch_size=32),  # App. A: 500 steps
+    "fedsgd": partial(Protocol, rounds=1000, epochs=None, steps=1, optimiser="sgd", lr=0.1),
+}  # fmt: skip
+"""The papers' protocols, every setting of which can be replaced."""

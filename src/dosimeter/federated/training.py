@@ -1,0 +1,171 @@
+"""Rounds in this process, each kept as soon as it is done."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dosimeter import engine
+from dosimeter.errors import ModelError, SettingError
+from dosimeter.federated.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from dosimeter.federated.client import Fit, fit
+from dosimeter.federated.federation import Federation, State
+from dosimeter.federated.server import average, chosen, evaluate, validate
+from dosimeter.progress import bar
+
+Round = dict[str, Any]
+"""One round's figures as plain values: round, accuracy, loss, train_loss, validation_loss, clients, seconds, ..."""
+
+
+class Training(NamedTuple):
+    """Where a training stands after its last round, or where it was stopped."""
+
+    state: State  # the server's weights
+    private: dict[int, State]  # each client's own
+    history: list[Round]
+    finished: bool = True
+
+
+Watch = Callable[[int, State, dict[int, State]], None]
+"""Called with the number of rounds done, the server's weights and the clients' own, also before the first round."""
+
+
+def train(
+    federation: Federation,
+    *,
+    folder: Path | None = None,
+    tested: Collection[int] | None = None,
+    watch: Watch | None = None,
+    workers: int | None = None,
+    progress: bool | None = None,
+) -> Training:
+    """Train a federation, clients side by side, each on one thread.
+
+    Args:
+        folder: where every round is kept; a training that was stopped there goes on, and ends as if it had not been.
+        tested: numbers of done rounds after which accuracy is measured; all by default.
+        watch: told of the weights after every round.
+        workers: clients at once, by default one a core.
+        progress: show a bar; by default when standard error is a terminal.
+    """
+    protocol = federation.protocol
+    at = (folder and read_checkpoint(folder, federation)) or Checkpoint(0, federation.initial(), {}, {}, [])
+    federation.prepare()
+    if watch and at.done == 0:
+        watch(0, at.state, at.private)
+    with bar(f"{protocol.rounds} rounds", protocol.rounds, show=progress) as advance:
+        advance(at.done, _note(at.history))
+        while at.done < protocol.rounds and not _stale(at.history, protocol.patience):
+            began = time.perf_counter()
+            at = _round(federation, at, tested is None or at.done + 1 in tested, workers or os.cpu_count() or 1)
+            at.history[-1]["seconds"] = time.perf_counter() - began
+            if folder:
+                write_checkpoint(folder, federation, at)
+            advance(at.done, _note(at.history))
+            if watch:
+                watch(at.done, at.state, at.private)
+    return Training(at.state, at.private, at.history)
+
+
+def _round(federation: Federation, at: Checkpoint, tested: bool, workers: int) -> Checkpoint:
+    took_part = chosen(federation, at.done)
+    began = time.perf_counter()
+
+    def work(client: int) -> Fit:
+        return fit(federation, at.state, client, at.done, at.private.get(client), at.optimisers.get(client))
+
+    fits = engine.threads.run(work, took_part, workers=workers, stop=threading.Event())
+    if len(fits) < len(took_part):
+        raise KeyboardInterrupt
+    fitting = time.perf_counter() - began
+    state = {**at.state, **average([each.sent for each in fits], [each.examples for each in fits])}
+    _check_finite(state, at.done)
+    private = dict(at.private)
+    optimisers: dict[int, State] = {}
+    for client, each in zip(took_part, fits, strict=True):
+        private |= {client: each.private} if each.private else {}
+        optimisers |= {client: each.optimiser} if each.optimiser else {}
+    images = sum(each.examples for each in fits)
+    entry: Round = {
+        "round": at.done + 1,
+        "clients": len(fits),
+        "steps": max(each.steps for each in fits),
+        "train_loss": sum(each.loss * each.examples for each in fits) / images,
+        "bytes": sent_bytes(fits[0].sent),
+        "fitting": fitting,
+        "samples": _samples(federation, took_part),
+    }
+    if tested:
+        entry |= _tested(federation, state, private)
+    if federation.protocol.validation:
+        entry["validation_loss"] = _validation(federation, state, private)
+    return Checkpoint(at.done + 1, state, private, optimisers, [*at.history, entry])
+
+
+def sent_bytes(sent: State) -> int:
+    """What one client sends in a round."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in sent.values())
+
+
+def _samples(federation: Federation, took_part: list[int]) -> int:
+    """Images that clients trained on in a round, counted as often as they were seen."""
+    protocol, held = federation.protocol, federation.holdings
+    if protocol.epochs is not None:
+        return protocol.epochs * sum(len(held[client].train) for client in took_part)
+    return (protocol.steps or 0) * sum(min(protocol.batch_size, len(held[client].train)) for client in took_part)
+
+
+def _tested(federation: Federation, state: State, private: dict[int, State]) -> Round:
+    """Accuracy of the server's weights; with private weights each client's, their mean, and a stranger's."""
+    if not federation.private and not federation.keyed:
+        found = evaluate(federation, state)
+        return {"loss": found.loss, "accuracy": found.accuracy}
+    each = {
+        client: test(federation, state, client, private.get(client)) for client in range(federation.protocol.clients)
+    }
+    random = evaluate(federation, {**state, **federation.initial_private()})
+    accuracies = [found.accuracy for found in each.values()]
+    return {
+        "loss": sum(found.loss for found in each.values()) / len(each),
+        "accuracy": sum(accuracies) / len(each),
+        "accuracies": accuracies,
+        "random_key": random.accuracy,
+    }
+
+
+def _validation(federation: Federation, state: State, private: dict[int, State]) -> float:
+    """The mean of the clients' validation losses."""
+    found = [validate(federation, state, c, private.get(c)) for c in range(federation.protocol.clients)]
+    losses = [each.loss for each in found if each is not None]
+    return sum(losses) / len(losses)
+
+
+def _stale(history: list[Round], patience: int | None) -> bool:
+    """Whether the best validation loss is that many rounds old."""
+    if patience is None or not history:
+        return False
+    losses = [entry["validation_loss"] for entry in history]
+    return len(losses) - 1 - losses.index(min(losses)) >= patience
+
+
+def _check_finite(state: State, round_: int) -> None:
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise ModelError(
+                f"Training diverged: {name!r} is not finite after round {round_ + 1}; use a smaller learning rate or less "
+                "noise."
+            )
+
+
+def _note(history: list[Round]) -> str:
+    last = next((entry["accuracy"] for entry in reversed(history) if "accuracy" in entry), None)
+    return "" if last is None else f"accuracy {last:.2%}"
+
+
+def check_resumable(folder: Path, federation: Federation) -> None:
+    """Refuse a folder that holds another training."""
+    if folder.exists() and not folder.is_dir():
+        raise SettingError(f"Expected a folder to keep the training in, but {str(folder)!r} is a file.")
+    read_checkpoint(folder, federation)
