@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dosimeter import defenses
 from dosimeter.data.partition import Places

@@ -123,7 +123,8 @@ def _tested(federation: Federation, state: State, private: dict[int, State]) -> 
         found = evaluate(federation, state)
         return {"loss": found.loss, "accuracy": found.accuracy}
     each = {
-        client: test(federation, state, client, private.get(client)) for client in range(federation.protocol.clients)
+        client: evaluate(federation, state, client, private.get(client))
+        for client in range(federation.protocol.clients)
     }
     random = evaluate(federation, {**state, **federation.initial_private()})
     accuracies = [found.accuracy for found in each.values()]
@@ -154,8 +155,8 @@ def _check_finite(state: State, round_: int) -> None:
     for name, tensor in state.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise ModelError(
-                f"Training diverged: {name!r} is not finite after round {round_ + 1}; use a smaller learning rate or less "
-                "noise."
+                f"Training diverged: {name!r} is not finite after round {round_ + 1}; use a smaller "
+                "learning rate or less noise."
             )
 
 
