@@ -20,7 +20,7 @@ ALLOWED = {
     "spec": VOCABULARY,
     "benchmarks": VOCABULARY | {"attacks", "auditing", "engine", "metrics", "models", "reports"},
     "task": VOCABULARY | {"data", "models", "spec"},
-    "studies": VOCABULARY | PARTS | {"auditing", "spec", "task"},
+    "studies": VOCABULARY | PARTS | {"auditing", "federated", "spec", "task"},
     "federated": VOCABULARY | PARTS | {"auditing"},
     "cli": VOCABULARY | PARTS | {"federated", "auditing", "benchmarks", "reports", "spec", "store", "studies", "task"},
 }

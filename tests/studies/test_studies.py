@@ -64,9 +64,9 @@ def test_the_study_of_labels_trains_defends_and_prints_labels(tmp_path: Path) ->
     assert noisy.updates == "0 of 3"
     assert trained.blind_psnr == plain.blind_psnr
     table = studies.as_markdown(study, [(row, outcome) for row, outcome, _ in found])
-    assert table.splitlines()[0].startswith("| model | attack | defense | steps trained | updates | labels right |")
+    assert table.splitlines()[0].startswith("| model | attack | defense | trained | updates | labels right |")
     assert "| noise:sigma=10 | - | 3 of 4 |" in table
-    assert "| none | 3 | 3 of 4 |" in table
+    assert "| none | 3 steps | 3 of 4 |" in table
 
 
 def test_training_changes_the_model_and_is_the_same_again() -> None:
@@ -75,7 +75,7 @@ def test_training_changes_the_model_and_is_the_same_again() -> None:
         task = load_task(row.model, row.data, row.victims, seed=0)
         with rng.scoped(0, "defense", "model"):
             before = defense.on_model(task.model, task.dataset.shape)
-        once, again = (sweep._train(task, row, defense) for _ in range(2))
+        once, again = (sweep._trained(task, row, defense).on_model(before, (1, 1, 1)) for _ in range(2))
         pairs = list(zip(before.parameters(), once.parameters(), again.parameters(), strict=True))
         assert all(torch.equal(b, c) for _, b, c in pairs)
         assert not any(torch.equal(a, b) for a, b, _ in pairs)

@@ -171,6 +171,16 @@ class Around(Defense):
         return self.inner.on_gradient(gradient, moment, rng)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Installed(Around):
+    """A defense whose layers are in the model already, with weights that were trained."""
+
+    model: nn.Module
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        return self.model
+
+
 def parts(defense: Defense) -> tuple[Defense, ...]:
     """The defenses that were joined, or the one that there is."""
     return defense.parts if isinstance(defense, Chain) else (defense,)

@@ -40,8 +40,12 @@ class Bottleneck(nn.Module):
         return {"noise": Secret(self._shape)}
 
     def sample(self, mean: Tensor, deviation: Tensor, divergence: Tensor) -> Tensor:
-        """The draw; what it costs is noted for the loss. `divergence` is one number an entry."""
-        self.penalty = self._beta * divergence.flatten(1).sum(1) / math.log(2)
+        """The draw; what it costs is noted for the loss. `divergence` (n, K, ...) is one number an entry.
+
+        It is summed over the K numbers or channels and averaged over the positions of a map, if there are any: summed
+        over positions too, CVB's own beta of 0.1 would hold a network at chance (docs/defenses.md).
+        """
+        self.penalty = self._beta * divergence.flatten(1).sum(1) / (math.log(2) * divergence[0, 0].numel())
         return mean + deviation * self.noise
 
 

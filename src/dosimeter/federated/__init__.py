@@ -4,10 +4,12 @@ protocol     who takes part and how each trains; the papers' own by name
 federation   what server and clients agree on
 client       one client's round         server   choosing, averaging, testing
 training     the rounds, kept as they are done (`checkpoint`)
+leakage      the model on its way, as audits take it
 """
 
 from dosimeter.federated.client import Fit, fit
 from dosimeter.federated.federation import Federation, State
+from dosimeter.federated.leakage import as_audited
 from dosimeter.federated.protocol import BY_NAME, Protocol
 from dosimeter.federated.server import average, chosen, evaluate, validate
 from dosimeter.federated.training import Training, train
@@ -19,6 +21,7 @@ __all__ = [
     "Protocol",
     "State",
     "Training",
+    "as_audited",
     "average",
     "chosen",
     "evaluate",

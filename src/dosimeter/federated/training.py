@@ -29,7 +29,7 @@ class Training(NamedTuple):
 
 
 Watch = Callable[[int, State, dict[int, State]], None]
-"""Called with the number of rounds done, the server's weights and the clients' own, also before the first round."""
+"""Called with the number of rounds done, the server's weights and the clients' own; also before the first of them."""
 
 
 def train(
@@ -53,8 +53,8 @@ def train(
     protocol = federation.protocol
     at = (folder and read_checkpoint(folder, federation)) or Checkpoint(0, federation.initial(), {}, {}, [])
     federation.prepare()
-    if watch and at.done == 0:
-        watch(0, at.state, at.private)
+    if watch:
+        watch(at.done, at.state, at.private)
     with bar(f"{protocol.rounds} rounds", protocol.rounds, show=progress) as advance:
         advance(at.done, _note(at.history))
         while at.done < protocol.rounds and not _stale(at.history, protocol.patience):

@@ -4,7 +4,7 @@ from dosimeter.studies.sweep import Row, Study
 
 _COLUMNS = (
     "model",
-    "steps trained",
+    "trained",
     "defense",
     "attack",
     "data",
@@ -16,8 +16,8 @@ _COLUMNS = (
 )
 
 VICTIMS = 32
-TRAINED = 200
-"""Steps of training after which the same victims are attacked again."""
+TRAINED = 5
+"""Rounds of training after which the same victims are attacked again."""
 
 
 def _before_and_after(cases: tuple[tuple[str, str, str, str | None], ...]) -> tuple[Row, ...]:
@@ -29,10 +29,10 @@ def _before_and_after(cases: tuple[tuple[str, str, str, str | None], ...]) -> tu
             attack=attack,
             victims=VICTIMS,
             steps=None,
-            trained=trained,
-            published=None if trained else published,
+            rounds=rounds,
+            published=None if rounds else published,
         )
-        for trained in (0, TRAINED)
+        for rounds in (0, TRAINED)
         for model, defense, attack, published in cases
     )
 

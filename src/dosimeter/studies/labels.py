@@ -18,7 +18,7 @@ STUDY = Study(
         "model",
         "attack",
         "defense",
-        "steps trained",
+        "trained",
         "updates",
         "labels right",
         "even guess",

@@ -1,25 +1,20 @@
 """A study: audits that differ in one thing, run in turn, each kept as soon as it is done."""
 
-import copy
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-import torch.nn.functional as F
-from torch import nn
-
-from dosimeter import clients, defenses, spec
+from dosimeter import defenses, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import audit
 from dosimeter.data import pick
-from dosimeter.defenses import Around, Defense
+from dosimeter.defenses import Defense
 from dosimeter.errors import OutputError
-from dosimeter.rng import numpy_stream, scoped, stream
+from dosimeter.federated import Federation, Protocol, as_audited, train
 from dosimeter.task import Task, load_task
-from dosimeter.types import Attack, Shape, Target, Victims
+from dosimeter.types import Attack, Victims
 
 SHADOWS = 8
 """Images of the attacker's own on which settings are chosen."""
@@ -36,7 +31,8 @@ class Row:
     steps: int | None = 200  # None for an attack that takes none
     batch: int = 1
     defense: str = "none"
-    trained: int = 0  # steps that the model was trained for on the images of its split
+    trained: int = 0  # steps that the model was trained for, all images at one place
+    rounds: int = 0  # or rounds of ten clients; both as in the PPP paper, by Adam on batches of 64
     split: str = "train"
     size: int | None = None
     seed: int = 0
@@ -70,7 +66,7 @@ COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
     "images read": lambda _, o: o.read,
     "attack": lambda row, o: f"`{o.chosen or row.attack}`",
     "defense": lambda row, _: row.defense,
-    "steps trained": lambda row, _: row.trained or "-",
+    "trained": lambda row, _: f"{row.rounds} rounds" if row.rounds else f"{row.trained} steps" if row.trained else "-",
     "updates": lambda row, _: f"{row.victims} of {row.batch}",
     "labels right": lambda _, o: o.labels or "-",
     "even guess": lambda _, o: "-" if o.guess is None else f"{o.guess:.0%}",
@@ -127,8 +123,8 @@ def as_markdown(study: Study, found: list[tuple[Row, Outcome]]) -> str:
 def _audit(row: Row) -> Outcome:
     defense: Defense = spec.joined("defense", row.defense, defenses.BY_NAME)
     task = load_task(row.model, row.data, row.victims, seed=row.seed, batch=row.batch, split=row.split, size=row.size)
-    if row.trained:
-        defense = Installed(inner=defense, model=_train(task, row, defense))
+    if row.trained or row.rounds:
+        defense = _trained(task, row, defense)
     chosen = _tune(task, row, defense) if row.tries else None
     attack = _attack(chosen or row.attack, row)
     result = audit(task.model, task.victims, attack=attack, defense=defense, seed=row.seed, names=task.names)
@@ -166,38 +162,16 @@ def _tune(task: Task, row: Row, defense: Defense) -> str:
     return max(found, key=lambda words: found[words])
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Installed(Around):
-    """A defense whose layers are in the model already, with weights that were trained."""
-
-    model: nn.Module
-
-    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
-        return self.model
+def _trained(task: Task, row: Row, defense: Defense) -> Defense:
+    """The defense in a model that was trained with it."""
+    central = Protocol(clients=1, central=True, rounds=1, epochs=None, steps=row.trained or 1)
+    protocol = Protocol(rounds=row.rounds) if row.rounds else central
+    whole = Federation(model=task.model, dataset=task.dataset, protocol=protocol, defense=defense, seed=row.seed)
+    return as_audited(whole, train(whole, tested=()))
 
 
 def _count(rate: dict[str, Any]) -> str:
     return f"{rate['hits']:,} of {rate['of']:,}"
-
-
-def _train(task: Task, row: Row, defense: Defense) -> nn.Module:
-    """Training of the defended model as PPP and CVB do it: Adam with rate 0.001 on batches of 64, here random ones."""
-    with scoped(row.seed, "defense", "model"):
-        model = copy.deepcopy(defense.on_model(task.model, task.dataset.shape))
-    draws, noise = numpy_stream(row.seed, "training", row.split), stream(row.seed, "training", "secrets")
-    labels, optimiser = task.dataset.labels(row.split), torch.optim.Adam(model.parameters(), lr=1e-3)
-    mean, std = torch.zeros(1, 1, 1), torch.ones(1, 1, 1)
-    target = Target(model, F.cross_entropy, task.dataset.shape, mean, std)
-    model.train()
-    for _ in range(row.trained):
-        places = draws.integers(0, len(labels), 64)
-        images, truth = task.dataset.images(row.split, places), torch.from_numpy(labels[places])
-        optimiser.zero_grad()
-        drawn = clients.draw_secrets(target, len(images), noise)
-        loss = replace(target, drawn=drawn).objective(dict(model.named_parameters()), images, truth)
-        torch.autograd.backward(loss)
-        optimiser.step()
-    return model.eval()
 
 
 def _key(row: Row) -> str:

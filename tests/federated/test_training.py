@@ -1,0 +1,335 @@
+"""Rounds in this process: against plain loops of torch, against each other, and stopped in the middle."""
+
+import copy
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from dosimeter import defenses, federated
+from dosimeter.data import Dataset
+from dosimeter.defenses import Defense
+from dosimeter.errors import DataError, ModelError, OutputError, SettingError
+from dosimeter.federated import Federation, Protocol, State, average, chosen, evaluate, fit, train
+from dosimeter.federated.client import augmented
+from dosimeter.federated.training import Training
+
+CLASSES = 3
+
+
+def dataset(train: int = 48, test: int = 30) -> Dataset:
+    """Bright images of which the row says the class, so that training gets somewhere."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for split, n in (("train", train), ("test", test)):
+        labels = rng.integers(0, CLASSES, n)
+        images = rng.integers(0, 60, (n, 8, 8), dtype=np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            image[2 * label : 2 * label + 2] += 150
+        arrays |= {f"{split}_images": images, f"{split}_labels": labels}
+    return Dataset.of(arrays, name="rows", source="test")
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, stride=2, padding=1)
+    head = (nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), *head)
+
+
+def federation(defense: Defense | None = None, net: nn.Module | None = None, **protocol: object) -> Federation:
+    words: dict[str, object] = {"clients": 3, "rounds": 3, "batch_size": 8}
+    return Federation(
+        model=net or model(),
+        dataset=dataset(),
+        protocol=Protocol(**{**words, **protocol}),  # type: ignore[arg-type]
+        defense=defense or defenses.NoDefense(),
+    )
+
+
+def same(a: State, b: State) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_one_round_is_a_plain_loop_of_torch() -> None:
+    task = federation(clients=1, rounds=2, central=True)
+    found = train(task)
+    plain = model()
+    rule = torch.optim.Adam(plain.parameters(), lr=1e-3)
+    held = task.holdings[0].train
+    images = task.dataset.images("train", np.arange(48))
+    labels = torch.from_numpy(task.dataset.labels("train"))
+    for epoch in range(2):
+        order = torch.from_numpy(held[federated.client.numpy_stream(0, "order", 0, epoch).permutation(48)])
+        for part in order.split(8):
+            rule.zero_grad()
+            F.cross_entropy(plain(images[part]), labels[part]).backward()
+            rule.step()
+    assert same(found.state, dict(plain.state_dict()))
+
+
+def test_one_local_step_of_all_is_one_step_on_all_images() -> None:
+    task = federation(epochs=None, steps=1, batch_size=16, optimiser="sgd", lr=0.5, rounds=1)
+    found = train(task).state
+    plain = model()
+    images = task.dataset.images("train", np.arange(48))
+    F.cross_entropy(plain(images), torch.from_numpy(task.dataset.labels("train"))).backward()
+    for name, p in plain.named_parameters():
+        assert p.grad is not None
+        assert torch.allclose(found[name], p.detach() - 0.5 * p.grad, atol=1e-6)
+
+
+def test_training_learns_and_says_how_well() -> None:
+    found = train(federation(rounds=25, lr=0.01))
+    assert found.history[-1]["accuracy"] > 0.9
+    assert found.history[-1]["train_loss"] < found.history[0]["train_loss"]
+    assert [entry["round"] for entry in found.history] == list(range(1, 26))
+    assert found.history[0]["samples"] == 48
+
+
+def test_the_number_of_workers_changes_nothing() -> None:
+    task = federation(defenses.Precode(k=4))
+    assert same(train(task, workers=1).state, train(task, workers=3).state)
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("central", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_stopped_training_ends_as_an_unbroken_one(tmp_path: Path, central: bool, momentum: float) -> None:
+    task = federation(
+        defenses.KeyLock(key=8), rounds=4, clients=1 if central else 3, central=central, optimiser="sgd", lr=0.05,
+        momentum=momentum, share=1.0 if central else 0.7,
+    )  # fmt: skip
+    whole = train(task)
+
+    def stop(done: int, state: State, private: dict[int, State]) -> None:
+        if done == 2:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(task, folder=tmp_path / "run", watch=stop)
+    seen: list[int] = []
+    resumed = train(task, folder=tmp_path / "run", watch=lambda done, *_: seen.append(done))
+    assert seen == [2, 3, 4]
+    assert same(whole.state, resumed.state)
+    assert all(same(whole.private[client], resumed.private[client]) for client in whole.private)
+    assert [entry["accuracy"] for entry in whole.history] == [entry["accuracy"] for entry in resumed.history]
+
+
+def test_a_round_that_was_told_but_not_kept_is_done_again(tmp_path: Path) -> None:
+    """Killed between the two files: the history knows a round that the tensors do not."""
+    whole = train(federation(rounds=2), folder=tmp_path)
+    early = (tmp_path / "round.safetensors").read_bytes()
+    assert len(train(federation(rounds=2), folder=tmp_path).history) == 2  # nothing is left to do
+    again = tmp_path / "again"
+    train(federation(rounds=2), folder=again, watch=lambda done, *_: done == 1 and keep(again))
+    (again / "round.safetensors").write_bytes((again / "early").read_bytes())
+    assert same(train(federation(rounds=2), folder=again).state, whole.state)
+    assert (again / "round.safetensors").read_bytes() == early
+
+
+def keep(folder: Path) -> None:
+    (folder / "early").write_bytes((folder / "round.safetensors").read_bytes())
+
+
+def test_another_training_in_the_folder_is_refused(tmp_path: Path) -> None:
+    train(federation(rounds=1), folder=tmp_path)
+    with pytest.raises(OutputError, match="another protocol"):
+        train(federation(rounds=2), folder=tmp_path)
+    with pytest.raises(OutputError, match="another defense"):
+        train(federation(defenses.GaussianNoise(sigma=0.1), rounds=1), folder=tmp_path)
+    (tmp_path / "round.safetensors").write_bytes(b"broken")
+    with pytest.raises(DataError, match="damaged"):
+        train(federation(rounds=1), folder=tmp_path)
+    (tmp_path / "training.json").write_text("{}")
+    with pytest.raises(DataError, match="no training"):
+        train(federation(rounds=1), folder=tmp_path)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.randoms(use_true_random=False))
+def test_averages_are_numpys_and_know_no_order(examples: list[int], rnd: object) -> None:
+    rng = np.random.default_rng(sum(examples))
+    values = rng.normal(size=(len(examples), 3)).astype(np.float32)
+    sent = [{"w": torch.from_numpy(v), "count": torch.tensor(7)} for v in values]
+    found = average(sent, examples)
+    assert np.allclose(found["w"], np.average(values, axis=0, weights=examples), atol=1e-6)
+    assert found["count"] == 7
+    order = list(range(len(examples)))
+    rnd.shuffle(order)  # type: ignore[attr-defined]
+    again = average([sent[i] for i in order], [examples[i] for i in order])
+    assert torch.allclose(again["w"], found["w"], atol=1e-7)
+
+
+def one_step(defense: Defense, **more: object) -> tuple[Federation, State]:
+    """What client 0 sends after one step of SGD with rate 1, and of what federation."""
+    task = federation(defense, epochs=None, steps=1, batch_size=4, optimiser="sgd", lr=1.0, **more)
+    return task, fit(task, task.initial(), 0, 0).sent
+
+
+@pytest.mark.parametrize("perturbed", ["steps", "update"])
+def test_noise_has_its_deviation(perturbed: str) -> None:
+    _, clean = one_step(defenses.NoDefense())
+    _, noisy = one_step(defenses.GaussianNoise(sigma=0.3), perturbed=perturbed)
+    away = torch.cat([(noisy[name] - clean[name]).flatten() for name in clean])
+    assert 0.27 < float(away.std()) < 0.33
+    assert abs(float(away.mean())) < 0.05
+
+
+@pytest.mark.parametrize("defense", [defenses.Precode(k=4), defenses.Cvb(kernel=3, position=1)], ids=["precode", "cvb"])
+def test_a_step_is_the_gradient_of_the_whole_objective(defense: Defense) -> None:
+    """With the draws that the client made and the divergence in the loss, by torch.func."""
+    task, sent = one_step(defense)
+    net = copy.deepcopy(task.template)
+    target = task.target(net)
+    places = next(iter(federated.client._batches(task, 0, 0)))
+    rng = federated.client.stream(0, "training", "secrets", "0", "round 0")
+    target = replace(target, drawn=federated.client.drawn_for(target.secrets, 4, rng))
+    images, labels = task.images("train", places), task.labels("train", places)
+    slope = torch.func.grad(target.objective)(target.parameters, images, labels)
+    before = task.initial()
+    for name, g in slope.items():
+        assert torch.allclose(before[name] - sent[name], g, atol=1e-6), name
+
+
+def test_dp_sgd_clips_every_example() -> None:
+    bound = 0.01
+    task, sent = one_step(defenses.DpSgd(clip=bound, sigma=0.0))
+    change = torch.cat([(tensor - sent[name]).flatten() for name, tensor in task.initial().items()])
+    assert float(change.norm()) <= bound * (1 + 1e-4)
+    assert float(change.norm()) > 0.1 * bound
+
+
+def test_pruned_steps_leave_most_weights_alone() -> None:
+    task, sent = one_step(defenses.Pruning(ratio=0.9))
+    weight = "5.weight"
+    assert float((task.initial()[weight] == sent[weight]).float().mean()) >= 0.89
+
+
+def test_locks_and_keys_stay_with_clients() -> None:
+    task = federation(defenses.KeyLock(key=8), rounds=2)
+    found = train(task)
+    assert task.private
+    sent = fit(task, task.initial(), 0, 0).sent
+    assert not any(name in sent for name in task.private)
+    for name in task.private:  # the server's copy is as it made it, the clients' differ from it and each other
+        assert torch.equal(found.state[name], task.initial()[name])
+        assert not torch.equal(found.private[0][name], found.private[1][name])
+    last = found.history[-1]
+    assert len(last["accuracies"]) == 3
+    assert last["accuracy"] == pytest.approx(sum(last["accuracies"]) / 3)
+    assert last["accuracies"][0] == evaluate(task, found.state, 0, found.private[0]).accuracy
+    assert last["random_key"] == evaluate(task, {**found.state, **task.initial_private()}).accuracy
+    shared = federation(defenses.KeyLock(key=8, share="both"))
+    assert not shared.private
+    assert "0.lock.scale.weight" in fit(shared, shared.initial(), 0, 0).sent
+
+
+def test_nothing_is_dropped_in_tests() -> None:
+    task = federation(defenses.Dropout(rate=0.5))
+    plain = federation()
+    names = dict(zip(plain.initial(), task.initial(), strict=True))
+    state = {names[name]: tensor for name, tensor in plain.initial().items()}
+    assert evaluate(task, state) == evaluate(plain, plain.initial())
+
+
+def test_validation_images_are_kept_out_and_end_training() -> None:
+    task = federation(validation=0.25, patience=2, rounds=50, lr=0.2)
+    for held in task.holdings:
+        assert len(held.validation) == 4
+        assert not set(held.validation) & set(held.train)
+    found = train(task)
+    losses = [entry["validation_loss"] for entry in found.history]
+    assert len(losses) < 50
+    assert losses.index(min(losses)) == len(losses) - 3
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 12), st.floats(0.01, 1.0), st.integers(0, 5))
+def test_the_chosen_are_a_share_of_all(clients: int, share: float, round_: int) -> None:
+    task = federation(clients=clients, share=share)
+    found = chosen(task, round_)
+    assert found == sorted(set(found))
+    assert len(found) == max(1, round(share * clients))
+    assert all(0 <= client < clients for client in found)
+    assert found == chosen(task, round_)
+
+
+def test_steps_go_on_where_the_last_round_ended() -> None:
+    task = federation(clients=1, epochs=None, steps=4, batch_size=8)
+    first, second = (list(federated.client._batches(task, 0, round_)) for round_ in (0, 1))
+    epoch = np.concatenate([*first, *second[:2]])
+    assert sorted(epoch.tolist()) == list(range(48))
+
+
+def test_augmented_images_are_shifted_and_mirrored() -> None:
+    images = torch.arange(2 * 64.0).reshape(2, 1, 8, 8) + 1
+    found = augmented(images, np.random.default_rng(0))
+    assert found.shape == images.shape
+    values = {v for image in found for v in image.flatten().tolist()} - {0.0}
+    assert values <= set(images.flatten().tolist())
+    assert not torch.equal(found, images)
+    task = federation(clients=1, rounds=1, augment=True)
+    assert not same(train(task).state, train(federation(clients=1, rounds=1)).state)
+
+
+def test_the_papers_protocols_are_as_printed() -> None:
+    named = federated.BY_NAME
+    ppp, cvb, fedkl = named["ppp"](), named["cvb"](), named["fedkl"]()
+    assert (ppp.clients, ppp.rounds, ppp.epochs, ppp.optimiser, ppp.lr, ppp.batch_size) == (
+        10,
+        200,
+        1,
+        "adam",
+        1e-3,
+        64,
+    )
+    assert (cvb.rounds, cvb.validation, cvb.patience) == (300, 0.1, 40)
+    assert (fedkl.optimiser, fedkl.lr, fedkl.momentum, fedkl.weight_decay) == ("sgd", 0.01, 0.9, 5e-4)
+    rates = [fedkl.rate(round_) for round_ in (0, 59, 60, 119, 120, 160, 199)]
+    assert rates == pytest.approx([0.01, 0.01, 2e-3, 2e-3, 4e-4, 8e-5, 8e-5])
+    assert named["ig-120"]().rounds == 120
+    bayes = named["bayes"]()
+    assert (bayes.rounds * (bayes.steps or 0), bayes.batch_size, bayes.central) == (500, 32, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"clients": 0}, "clients of at least 1"),
+        ({"share": 0.0}, "share of clients"),
+        ({"epochs": None}, "epochs or steps"),
+        ({"steps": 3}, "epochs or steps"),
+        ({"lr": math.nan}, "learning rate"),
+        ({"optimiser": "adam", "momentum": 0.9}, "no setting momentum"),
+        ({"optimiser": "sgd", "momentum": 1.0}, "Momentum"),
+        ({"patience": 3}, "validation share"),
+        ({"validation": 1.0}, "validation"),
+        ({"central": True}, "1 client"),
+        ({"weight_decay": -1.0}, "decay"),
+    ],
+)
+def test_protocols_that_cannot_work_are_refused(words: dict[str, object], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        Protocol(**{"clients": 10, **words})  # type: ignore[arg-type]
+
+
+def test_a_training_that_diverges_says_so() -> None:
+    with pytest.raises(ModelError, match="smaller learning rate"):
+        train(federation(optimiser="sgd", lr=1e30, rounds=5))
+
+
+def test_result_is_a_value() -> None:
+    found = train(federation(rounds=1))
+    assert isinstance(found, Training)
+    assert isinstance(found.state["0.weight"], Tensor)
