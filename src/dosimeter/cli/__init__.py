@@ -1,4 +1,4 @@
-"""The command line: `dosimeter audit`, `check`, `list`, `study`, `bench` and `train-generator`.
+"""The command line: `dosimeter audit`, `train`, `follow`, `compare`, `calibrate`, `study` and others.
 
 `console.py` is where output goes; the other files are a command each.
 """
@@ -8,9 +8,11 @@ import typer
 from dosimeter.cli import bench
 from dosimeter.cli.audit import audit_command
 from dosimeter.cli.check import check_command
-from dosimeter.cli.generator import train_command
+from dosimeter.cli.generator import train_command as train_generator_command
 from dosimeter.cli.lists import list_command
 from dosimeter.cli.study import study_command
+from dosimeter.cli.tradeoff import calibrate_command, compare_command
+from dosimeter.cli.train import follow_command, train_command
 
 app = typer.Typer(
     help="Measure how much private training data a federated client's update gives away.",
@@ -22,7 +24,11 @@ app.command("audit")(audit_command)
 app.command("check")(check_command)
 app.command("list")(list_command)
 app.command("study")(study_command)
-app.command("train-generator")(train_command)
+app.command("train")(train_command)
+app.command("follow")(follow_command)
+app.command("compare")(compare_command)
+app.command("calibrate")(calibrate_command)
+app.command("train-generator")(train_generator_command)
 app.add_typer(bench.app, name="bench")
 
 

@@ -80,7 +80,7 @@ class Defense:
         return gradient
 
     def __or__(self, after: "Defense") -> "Defense":
-        return Chain(parts=(*parts(self), *parts(after)))
+        return Chain(parts=(*_links(self), *_links(after)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,5 +182,11 @@ class Installed(Around):
 
 
 def parts(defense: Defense) -> tuple[Defense, ...]:
-    """The defenses that were joined, or the one that there is."""
+    """The defenses that were joined, or the one that there is, without what stands around them."""
+    if isinstance(defense, Around):
+        return parts(defense.inner)
+    return tuple(part for link in _links(defense) for part in (parts(link) if link is not defense else (link,)))
+
+
+def _links(defense: Defense) -> tuple[Defense, ...]:
     return defense.parts if isinstance(defense, Chain) else (defense,)

@@ -7,9 +7,9 @@ training     the rounds, kept as they are done (`checkpoint`)
 leakage      the model on its way, as audits take it
 """
 
+from dosimeter.federated.audited import as_audited
 from dosimeter.federated.client import Fit, fit
 from dosimeter.federated.federation import Federation, State
-from dosimeter.federated.leakage import as_audited
 from dosimeter.federated.protocol import BY_NAME, Protocol
 from dosimeter.federated.server import average, chosen, evaluate, validate
 from dosimeter.federated.training import Training, train

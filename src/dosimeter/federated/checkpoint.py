@@ -42,9 +42,9 @@ def write_checkpoint(folder: Path, federation: Federation, at: Checkpoint) -> No
     document = {"program": "dosimeter", "training": settings(federation), "rounds": at.history}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / HISTORY, (json.dumps(document, indent=1) + "\n").encode())
-        _replace(folder / ROUND, save(_copies(tensors), {"round": str(at.done)}))
-        _replace(folder / MODEL, save(_copies(at.state)))
+        replace_file(folder / HISTORY, (json.dumps(document, indent=1) + "\n").encode())
+        replace_file(folder / ROUND, save(_copies(tensors), {"round": str(at.done)}))
+        replace_file(folder / MODEL, save(_copies(at.state)))
     except OSError as error:
         raise OutputError(f"Cannot write to {str(folder)!r}: {error.strerror}; choose another --out.") from None
 
@@ -106,7 +106,8 @@ def settings(federation: Federation) -> dict[str, Any]:
     }
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a file in its place in one go, so that nobody ever finds half of it."""
     draft = path.with_name(f".{path.name}.draft")
     draft.write_bytes(content)
     draft.replace(path)

@@ -1,68 +1,122 @@
 """What a training leaks on its way: the same victims attacked at chosen rounds (Bayes, Fig. 2; IG, Sec. 5)."""
 
-import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from dosimeter import defenses
-from dosimeter.defenses import Chain, Defense, Installed, KeyLock
-from dosimeter.federated.client import client_secrets
+from dosimeter.auditing import Result, Setting, Yardstick, perform
+from dosimeter.auditing.job import Job
+from dosimeter.errors import DataError, OutputError, SettingError
+from dosimeter.federated.audited import as_audited
+from dosimeter.federated.checkpoint import replace_file, settings
 from dosimeter.federated.federation import Federation, State
-from dosimeter.federated.training import Training
-from dosimeter.rng import scoped
-from dosimeter.types import Secrets, Target
+from dosimeter.federated.training import Training, score, train
+from dosimeter.servers import Tamper
+from dosimeter.types import Victims
+
+Point = dict[str, Any]
+"""One audit on the way as plain values: round, server, attack, accuracy, ssim, psnr, success, images."""
+
+POINTS = "leakage.json"
 
 
-def as_audited(federation: Federation, at: Training) -> Defense:
-    """The federation's defense for audits of its model as trained so far, which the defense brings along.
+def follow(
+    federation: Federation,
+    victims: Victims,
+    setting: Setting,
+    yardstick: Yardstick,
+    *,
+    at: Collection[int],
+    servers: Sequence[Tamper],
+    folder: Path,
+    names: dict[str, Any] | None = None,
+    workers: int | None = None,
+    progress: bool | None = None,
+) -> list[Point]:
+    """Train, and audit the victims' updates of the model as it is after each of these rounds, by each server.
 
-    Clients under FedKL audit with the key and the lock of the first client that trained one.
+    Args:
+        setting: the audit's; its defense and server are the federation's and `servers`.
+        at: numbers of done rounds, 0 being the model before training.
+        folder: keeps the training and every audit as it is done, and goes on from there.
     """
-    defense: Defense = federation.defense
-    if at.private:
-        client, own = min(at.private.items())
-        defense = _with_locks(defense, client_secrets(federation, federation.target(federation.template), client), own)
-    with scoped(federation.seed, "defense", "model"):
-        # A copy, since a defense without layers gives back the very model that training begins from.
-        model = copy.deepcopy(defense.on_model(federation.model, federation.dataset.shape))
-    expected = model.state_dict()
-    model.load_state_dict({name: tensor for name, tensor in at.state.items() if name in expected})
-    return Installed(inner=defense, model=model.eval())
+    beyond = [round_ for round_ in at if not 0 <= round_ <= federation.protocol.rounds]
+    if beyond:
+        raise SettingError(
+            f"Training has {federation.protocol.rounds} rounds, so there is no round {beyond[0]} to audit."
+        )
+    said = settings(federation) | {"attack": repr(setting.attack), "victims": list(victims.ids)}
+    kept = _read(folder / POINTS, said)
+
+    def look(done: int, state: State, private: dict[int, State]) -> None:
+        for server in servers if done in at else ():
+            if any((point["round"], point["server"]) == (done, server.name) for point in kept):
+                continue
+            defense = as_audited(federation, Training(state, private, []))
+            each = replace(setting, defense=defense, server=server)
+            result = perform(federation.model, victims, each, yardstick, names=names, progress=progress)
+            norms = update_norms(federation, victims, each)
+            about = {"round": done, "server": server.name, "accuracy": score(federation, state, private)["accuracy"]}
+            kept.append(about | point_of(result, norms))
+            _write(folder / POINTS, said, kept)
+
+    train(federation, folder=folder / "training", tested=at, watch=look, workers=workers, progress=progress)
+    return sorted(kept, key=lambda point: (point["round"], point["server"]))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Kept(KeyLock):
-    """FedKL whose clients all have the key and the trained lock of one."""
-
-    keys: Mapping[str, Tensor]
-    locks: Mapping[str, Tensor]
-
-    def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
-        drawn: dict[str, Tensor] = {}
-        for name, hidden in self.keys.items():
-            path = name.rpartition(".")[0]
-            layer = target.model.get_submodule(path)
-            weight, bias = (
-                torch.cat([self.locks[f"{path}.{part}.{kind}"] for part in ("scale", "shift")]).double()
-                for kind in ("weight", "bias")
-            )
-            key = torch.special.ndtr(hidden.double())
-            made = layer.made_of(weight, bias, key)  # type: ignore[operator]
-            drawn |= {f"{path}.{what}": value.to(target.mean) for what, value in made.items()}
-        return drawn
+def point_of(result: Result, norms: Sequence[float] = ()) -> Point:
+    """A result in the figures that a curve or a scatter needs."""
+    scores = result.scores
+    point: Point = {
+        "attack": result.settings["attack_name"],
+        "ssim": scores["scores"]["ssim"]["mean"],
+        "psnr": scores["scores"]["psnr"]["mean"],
+        "blind_ssim": scores["baseline"]["ssim"]["mean"],
+        "success": scores["success"],
+        "seconds": result.seconds,
+    }
+    if norms:
+        batch = len(result.records) // len(norms)
+        point["images"] = [
+            {"id": record["id"], "norm": norms[at // batch], "ssim": record["ssim"], "psnr": record["psnr"]}
+            for at, record in enumerate(result.records)
+        ]
+    return point
 
 
-def _with_locks(defense: Defense, keys: Secrets, locks: State) -> Defense:
-    """The defense with its key-lock in the state it was trained to, no longer known to the server."""
+def update_norms(federation: Federation, victims: Victims, setting: Setting) -> list[float]:
+    """The L2 norm of every victim's update, as the server sees it."""
+    job = Job(federation.model, victims, setting)
+    norms: list[float] = []
+    for first in range(0, len(victims.ids), 8):
+        seen = job.observe(job.target, victims.take(slice(first, first + 8)))[0].gradient
+        norms += sum(g.flatten(1).square().sum(1) for g in seen.values()).sqrt().tolist()  # type: ignore[union-attr]
+    return norms
 
-    def kept(part: Defense) -> Defense:
-        if not isinstance(part, KeyLock):
-            return part
-        plain = {name: getattr(part, name) for name in ("key", "lock", "share")}
-        return _Kept(**plain, round="later", keys=keys, locks=locks)
 
-    found = tuple(map(kept, defenses.parts(defense)))
-    return found[0] if len(found) == 1 else Chain(parts=found)
+def _write(path: Path, said: dict[str, Any], points: list[Point]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(
+            path, (json.dumps({"program": "dosimeter", "said": said, "points": points}, indent=1) + "\n").encode()
+        )
+    except OSError as error:
+        raise OutputError(f"Cannot write {str(path)!r}: {error.strerror}; choose another --out.") from None
+
+
+def _read(path: Path, said: dict[str, Any]) -> list[Point]:
+    """The audits that were done before with the same settings; others are refused."""
+    if not path.is_file():
+        return []
+    try:
+        document = json.loads(path.read_text())
+        was, points = document["said"], document["points"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DataError(f"{path} is no file of this program; choose another --out.") from None
+    other = sorted(key for key in {*was, *said} if was.get(key) != said.get(key))
+    if other:
+        raise OutputError(f"{path} was made with another {', '.join(other)}; choose another --out or say the same.")
+    found: list[Point] = points
+    return found

@@ -98,7 +98,7 @@ def _round(federation: Federation, at: Checkpoint, tested: bool, workers: int) -
         "samples": _samples(federation, took_part),
     }
     if tested:
-        entry |= _tested(federation, state, private)
+        entry |= score(federation, state, private)
     if federation.protocol.validation:
         entry["validation_loss"] = _validation(federation, state, private)
     return Checkpoint(at.done + 1, state, private, optimisers, [*at.history, entry])
@@ -117,7 +117,7 @@ def _samples(federation: Federation, took_part: list[int]) -> int:
     return (protocol.steps or 0) * sum(min(protocol.batch_size, len(held[client].train)) for client in took_part)
 
 
-def _tested(federation: Federation, state: State, private: dict[int, State]) -> Round:
+def score(federation: Federation, state: State, private: dict[int, State]) -> Round:
     """Accuracy of the server's weights; with private weights each client's, their mean, and a stranger's."""
     if not federation.private and not federation.keyed:
         found = evaluate(federation, state)

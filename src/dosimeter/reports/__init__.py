@@ -3,12 +3,14 @@
 table      a result on a terminal
 page       the report, one HTML file; its parts in sections, gallery and figures
 words      sentences and rows that both share
+charts     figures over several results, and their page
 plot       axes and lines in SVG     pictures   images in a page     markup, style   HTML and CSS
 """
 
 from pathlib import Path
 
 from dosimeter.auditing import Result
+from dosimeter.reports import charts
 from dosimeter.reports.page import TITLE, write_page
 from dosimeter.reports.table import print_result
 from dosimeter.store import reserve, write_run
@@ -25,4 +27,4 @@ def report(result: Result, folder: Path, *, overwrite: bool = False, title: str 
     return folder / PAGE
 
 
-__all__ = ["PAGE", "print_result", "report", "write_page"]
+__all__ = ["PAGE", "charts", "print_result", "report", "write_page"]

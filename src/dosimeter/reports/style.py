@@ -110,6 +110,13 @@ svg .bold { stroke: var(--accent); stroke-width: 3; }
 svg .dot { fill: var(--accent); stroke: none; }
 svg .threshold { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 4 4; }
 svg .mark { fill: var(--ink); }
+svg .series { stroke-width: 2.5; }
+svg .point { stroke: var(--card); stroke-width: 1; }
+.s0 { --hue: var(--accent); } .s1 { --hue: var(--hot); } .s2 { --hue: var(--calm); }
+.s3 { --hue: var(--warm); } .s4 { --hue: var(--soft); } .s5 { --hue: var(--pale); }
+svg .series { stroke: var(--hue); }
+svg .point, svg .dot.series { fill: var(--hue); }
+i.swatch:is(.s0, .s1, .s2, .s3, .s4, .s5) { background: var(--hue); }
 .with { fill: var(--pale); background: var(--pale); }
 .hit { fill: var(--hot); }
 i.hit { background: var(--hot); }

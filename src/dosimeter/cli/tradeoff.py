@@ -1,0 +1,200 @@
+"""`dosimeter compare` and `dosimeter calibrate`: what defenses hide, and what they cost."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from dosimeter import data, defenses, spec
+from dosimeter.attacks import presets
+from dosimeter.auditing import Setting, Yardstick
+from dosimeter.cli.console import err, out, refusals
+from dosimeter.cli.train import DATA, MODEL, PROTOCOL, make_federation
+from dosimeter.errors import OutputError, SettingError
+from dosimeter.federated.checkpoint import replace_file
+from dosimeter.federated.tradeoff import Balance, Comparison, Tried, calibrate
+from dosimeter.reports import charts
+
+BALANCES, PAGE = "compare.json", "compare.html"
+HEAD = ("defense", "accuracy", "SSIM", "read", "best attack", "parameters", "sent a round", "a round")
+
+VICTIMS = typer.Option(min=1, help="How many updates to attack.")
+STEPS = typer.Option(min=1, help="Steps of every search.")
+TRAINED = typer.Option("--trained", help="Attack the trained model instead of the untrained one, which leaks most.")
+
+
+def compare_command(
+    defense: Annotated[list[str], typer.Option(help="A defense, with settings. Repeat it for each.")],
+    model: Annotated[str, MODEL] = "cnn",
+    data_: Annotated[str, DATA] = "mnist-5k",
+    protocol: Annotated[str, PROTOCOL] = "ppp:rounds=20",
+    victims: Annotated[int, VICTIMS] = 8,
+    steps: Annotated[int, STEPS] = 500,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each, for the spread of accuracy.")] = 1,
+    seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
+    threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
+    trained: Annotated[bool, TRAINED] = False,
+    out_: Annotated[
+        Path | None, typer.Option("--out", help="Folder that keeps what is done; a run that was stopped goes on.")
+    ] = None,
+) -> None:
+    """Train with each defense and have it meet all attacks made for it: accuracy against privacy."""
+    with refusals():
+        chosen = {words: spec.joined("defense", words, defenses.BY_NAME) for words in defense}
+        comparison = _comparison(
+            model, data_, protocol, victims=victims, steps=steps, seed=seed, seeds=seeds, threshold=threshold,
+            trained=trained,
+        )  # fmt: skip
+        folder = out_ or Path("runs") / f"compare-{Path(model.partition(':')[0]).stem}"
+        said = f"{model} {data_} {protocol} victims {victims} steps {steps} seeds {seeds} from {seed} trained {trained}"
+        kept = _read(folder / BALANCES, said)
+        try:
+            for words, each in chosen.items():
+                if words not in kept:
+                    place = folder / _safe(words)
+                    kept[words] = comparison.balance(words, each, place)
+                    _write(folder / BALANCES, said, kept)
+                err.print(escape(f"{words}: {kept[words].verdict}"), highlight=False, soft_wrap=True)
+        except KeyboardInterrupt:
+            err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
+            raise typer.Exit(130) from None
+        found = [kept[words] for words in chosen]
+        _write_page(folder / PAGE, found, threshold, about=said)
+    table = Table(*HEAD, box=None, pad_edge=False)
+    for balance in found:
+        table.add_row(*map(escape, _cells(balance)))
+    out.print(table)
+    out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
+
+
+def calibrate_command(
+    defense: Annotated[str, typer.Option(help="noise, laplace, ppp, dp-sgd, prune, random-prune or dropout.")],
+    model: Annotated[str, MODEL] = "cnn",
+    data_: Annotated[str, DATA] = "mnist-5k",
+    protocol: Annotated[str, PROTOCOL] = "ppp:rounds=20",
+    victims: Annotated[int, VICTIMS] = 8,
+    steps: Annotated[int, STEPS] = 500,
+    allow: Annotated[float, typer.Option(min=0, max=1, help="Share of images that may be read.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
+    threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
+    out_: Annotated[Path | None, typer.Option("--out", help="Folder that keeps the training.")] = None,
+) -> None:
+    """Find the weakest setting of a defense that stops all attacks made for it, and its accuracy."""
+    with refusals():
+        made = spec.joined("defense", defense, defenses.BY_NAME)
+        comparison = _comparison(
+            model, data_, protocol, victims=victims, steps=steps, seed=seed, seeds=1, threshold=threshold, trained=False
+        )
+        folder = out_ or Path("runs") / f"calibrate-{_safe(defense)}"
+        try:
+            found = calibrate(comparison, made, allowed=allow, told=_tell)
+            if found.defense is None:
+                strongest = max(tried.value for tried in found.tried)
+                raise SettingError(
+                    f"Up to {found.setting}={strongest:g} some attack reads more than {allow:.0%} of the images; "
+                    "join the defense with another one (|) or allow more (--allow)."
+                )
+            words = f"{defense.partition(':')[0]}:{found.setting}={found.weakest:g}"
+            balance = comparison.balance(words, found.defense, folder / _safe(words))
+        except KeyboardInterrupt:
+            err.print("Interrupted.", highlight=False)
+            raise typer.Exit(130) from None
+    hit = balance.success
+    out.print(
+        f"The weakest that stops all attacks is {words}: {hit['hits']} of {hit['of']} images are read by the best of "
+        f"them ({balance.attack}; at most {hit['high']:.1%} with 95 % confidence), SSIM {balance.ssim:.3f}. Trained "
+        f"with it the model has an accuracy of {balance.accuracy:.2%}.",
+        highlight=False, soft_wrap=True, markup=False,
+    )  # fmt: skip
+
+
+def _comparison(
+    model: str, data_: str, protocol: str, *, victims: int, steps: int, seed: int, seeds: int, threshold: float,
+    trained: bool,
+) -> Comparison:  # fmt: skip
+    federation = partial(make_federation, model, data_, protocol, "none")
+    first = federation(seed)
+    picked = data.pick(first.dataset, victims, seed=seed)
+    return Comparison(
+        federation=federation,
+        victims=picked,
+        setting=Setting(attack=presets.inverting_gradients(steps=steps), seed=seed),
+        yardstick=Yardstick(threshold),
+        steps=steps,
+        seeds=seeds,
+        trained=trained,
+    )
+
+
+def _tell(setting: str, tried: Tried) -> None:
+    hit = tried.success
+    verb = "stops all attacks" if tried.stopped else f"is read by {hit['attack']}"
+    err.print(
+        f"{setting}={tried.value:g} {verb}: {hit['hits']} of {hit['of']} images, SSIM {hit['ssim']:.3f}",
+        highlight=False,
+    )
+
+
+def _cells(balance: Balance) -> list[str]:
+    spread = f" ± {100 * balance.accuracy_spread:.2f}" if balance.accuracy_spread else ""
+    return [
+        balance.defense,
+        f"{100 * balance.accuracy:.2f}{spread} %",
+        f"{balance.ssim:.3f}",
+        str(balance.success["text"]),
+        balance.attack,
+        f"+{balance.added:.1%}",
+        f"{balance.bytes / 1024:,.0f} KiB",
+        f"{balance.seconds:.1f} s",
+    ]
+
+
+def _write_page(path: Path, found: list[Balance], threshold: float, about: str) -> None:
+    """The trade-off: accuracy to the right, what stays hidden upwards; the best defenses are at the top right."""
+    points = {balance.defense: [(balance.accuracy, 1 - balance.ssim)] for balance in found}
+    drawn = charts.scatter(points, x="accuracy", y="1 - SSIM", threshold=1 - threshold, named=True)
+    words = "Above the dashed line the strongest attack's mean SSIM is below the threshold."
+    rows = [_cells(balance) for balance in found]
+    verdicts = [[balance.defense, balance.verdict] for balance in found]
+    charts.write_charts(
+        path,
+        "Utility and privacy",
+        about,
+        [
+            ("The trade-off", charts.captioned(drawn, "Accuracy against 1 - SSIM of the strongest attack.", words)),
+            ("Costs", charts.table(HEAD, rows)),
+            ("Verdicts", charts.table(("defense", "what was tried"), verdicts)),
+        ],
+    )
+
+
+def _safe(words: str) -> str:
+    """A folder's name for a defense."""
+    return "".join(c if c.isalnum() or c in "-.=" else "_" for c in words)
+
+
+def _write(path: Path, said: str, kept: dict[str, Balance]) -> None:
+    document = {"program": "dosimeter", "said": said, "found": [balance._asdict() for balance in kept.values()]}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, (json.dumps(document, indent=1) + "\n").encode())
+    except OSError as error:
+        raise OutputError(f"Cannot write {str(path)!r}: {error.strerror}; choose another --out.") from None
+
+
+def _read(path: Path, said: str) -> dict[str, Balance]:
+    if not path.is_file():
+        return {}
+    try:
+        document = json.loads(path.read_text())
+        found = {row["defense"]: Balance(**row) for row in document["found"]}
+        was = document["said"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise OutputError(f"{path} is no comparison of this program; choose another --out.") from None
+    if was != said:
+        raise OutputError(f"{path} was made with other settings ({was}); choose another --out or say the same.")
+    return found

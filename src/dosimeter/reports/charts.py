@@ -1,0 +1,132 @@
+"""Figures over several results: lines over rounds, points of two scores; and the page that holds them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dosimeter.errors import OutputError
+from dosimeter.reports import plot
+from dosimeter.reports.markup import Html, join, tag
+from dosimeter.reports.plot import Frame
+from dosimeter.reports.style import CSS
+
+COLOURS = 6
+"""Series that differ in colour; of more, colours come again."""
+
+Point = tuple[float, float]
+
+
+def lines(series: Mapping[str, Sequence[Point]], *, x: str, y: str, top: float | None = None) -> Html:
+    """A line for every series through its (x, y) points, which are marked.
+
+    Args:
+        top: the upper end of the axis, by default a round number above all values.
+    """
+    points = [point for found in series.values() for point in found if math.isfinite(point[1])]
+    if not points:
+        return tag("p", f"There is no {y} to draw.", class_="note")
+    frame, across, up, left, below = _axes(points, top)
+    drawn = []
+    for at, (name, found) in enumerate(series.items()):
+        colour = f"s{at % COLOURS}"
+        places = sorted(point for point in found if math.isfinite(point[1]))
+        drawn.append(plot.line([across(p[0]) for p in places], [up(p[1]) for p in places], f"series {colour}"))
+        drawn += [_dot(across(px), up(py), colour, f"{name}: {x} {px:g}, {y} {py:.3g}") for px, py in places]
+    return plot.figure(f"{y} over {x}: {', '.join(series)}.", plot.axes(frame, left, below, x=x, y=y), *drawn)
+
+
+def scatter(
+    series: Mapping[str, Sequence[Point]], *, x: str, y: str, threshold: float | None = None, named: bool = False
+) -> Html:
+    """Points of every series; `threshold` is a line across at that height, `named` writes a series' name beside it."""
+    points = [point for found in series.values() for point in found]
+    if not points:
+        return tag("p", "There are no points to draw.", class_="note")
+    heights = [*points, *([] if threshold is None else [(points[0][0], threshold)])]
+    frame, across, up, left, below = _axes(heights, 1.0 if max(p[1] for p in heights) <= 1 else None, zero=False)
+    drawn = []
+    for at, (name, found) in enumerate(series.items()):
+        drawn += [
+            _dot(across(px), up(py), f"s{at % COLOURS}", f"{name}: {x} {px:.3g}, {y} {py:.3g}") for px, py in found
+        ]
+        if named and found:
+            px, py = found[0]
+            right = across(px) > (frame.left + frame.right) / 2
+            drawn.append(
+                plot.label(across(px) + (-9 if right else 9), up(py) - 7, name, "mark", "end" if right else "start")
+            )
+    if threshold is not None:
+        drawn.append(plot.straight((frame.left, up(threshold)), (frame.right, up(threshold)), "threshold"))
+    return plot.figure(f"{y} against {x}: {', '.join(series)}.", plot.axes(frame, left, below, x=x, y=y), *drawn)
+
+
+def legend(names: Sequence[str]) -> Html:
+    """What colour is which series."""
+    return join(
+        [tag("span", tag("i", class_=f"swatch s{k % COLOURS}"), name, class_="key") for k, name in enumerate(names)]
+    )
+
+
+def captioned(drawing: Html, name: str, *words: object) -> Html:
+    return tag("figure", drawing, tag("figcaption", tag("b", name), " ", *words))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
+    """Plain rows under a head."""
+    body = [tag("tr", tag("th", row[0]), *(tag("td", cell) for cell in row[1:])) for row in rows]
+    top = tag("thead", tag("tr", *(tag("th", cell) for cell in head)))
+    return tag("div", tag("table", top, tag("tbody", *body)), class_="scroll")
+
+
+def write_charts(path: Path, title: str, about: str, sections: Sequence[tuple[str, Html]]) -> None:
+    """One self-contained page of sections, each with a heading."""
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("style", Html(CSS)),
+    )
+    top = tag("header", tag("p", "dosimeter", class_="brand"), tag("h1", title), tag("p", about, class_="about"))
+    body = [tag("section", tag("h2", name), content) for name, content in sections]
+    page = tag("html", head, tag("body", top, tag("main", *body)), lang="en")
+    try:
+        path.write_text(f"<!doctype html>\n{page}\n", encoding="utf-8")
+    except OSError as error:
+        why = error.strerror or error
+        raise OutputError(f"Expected a file that can be written, but {str(path)!r} cannot ({why}).") from None
+
+
+def _dot(cx: float, cy: float, colour: str, said: str) -> Html:
+    return tag("circle", cx=plot.at(cx), cy=plot.at(cy), r=4, class_=f"point {colour}", aria_label=said)
+
+
+def _axes(points: Sequence[Point], top: float | None, *, zero: bool = True):  # type: ignore[no-untyped-def]
+    """The frame, both scales and both axes' ticks."""
+    frame = Frame()
+    xs, ys = [p[0] for p in points], [p[1] for p in points]
+    low_x, high_x, ticks_x = _ends(min(xs), max(xs))
+    low_y, high_y, ticks_y = _ends(min(0.0, *ys) if zero else min(ys), max(ys) if top is None else top)
+
+    def across(value: float) -> float:
+        return frame.x((value - low_x) / (high_x - low_x))
+
+    def up(value: float) -> float:
+        return frame.y((value - low_y) / (high_y - low_y))
+
+    left = [(up(tick), f"{tick:g}") for tick in ticks_y]
+    below = [(across(tick), f"{tick:g}") for tick in ticks_x]
+    return frame, across, up, left, below
+
+
+def _ends(low: float, high: float) -> tuple[float, float, list[float]]:
+    """A straight axis around values: its ends and its ticks."""
+    if high - low < 1e-9 * max(1.0, abs(high)):
+        low, high = low - 0.5, high + 0.5
+    step = plot.nice((high - low) / 5)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    ticks = [round(step * k, 12) for k in range(first, last + 1)]
+    return ticks[0], ticks[-1], ticks

@@ -1,0 +1,57 @@
+"""Pages of trainings: accuracy over rounds, and what they leak on their way."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dosimeter.reports import charts
+from dosimeter.reports.charts import Point
+from dosimeter.reports.markup import tag
+
+Entry = Mapping[str, Any]
+"""A round's figures, or an audit's on the way, as plain values."""
+
+
+def write_training(path: Path, found: Mapping[int, Sequence[Entry]], *, about: str) -> None:
+    """Accuracy and loss over rounds, a line a seed."""
+
+    def curve(key: str) -> dict[str, list[Point]]:
+        return {
+            f"seed {seed}": [(entry["round"], entry[key]) for entry in history if key in entry]
+            for seed, history in found.items()
+        }
+
+    accuracy = charts.lines(curve("accuracy"), x="round", y="accuracy", top=1.0)
+    loss = charts.lines(curve("train_loss"), x="round", y="loss")
+    drawn = (
+        charts.captioned(accuracy, "Accuracy on the test split.", charts.legend(list(curve("accuracy")))),
+        charts.captioned(loss, "Loss in training."),
+    )
+    charts.write_charts(path, "Federated training", about, [("Rounds", tag("div", *drawn, class_="figures"))])
+
+
+def write_leakage(path: Path, points: Sequence[Entry], *, about: str) -> None:
+    """SSIM, PSNR, rate and accuracy over rounds (Bayes, Fig. 2), and SSIM by the norm of the update (IG, Sec. 5.1)."""
+    names = list(dict.fromkeys(point["server"] for point in points))
+
+    def over(value: Callable[[Entry], float], servers: Sequence[str] = names) -> dict[str, list[Point]]:
+        return {name: [(p["round"], value(p)) for p in points if p["server"] == name] for name in servers}
+
+    def by_norm(point: Entry) -> list[Point]:
+        return [(image["norm"], image["ssim"]) for image in point["images"]]
+
+    blind = over(lambda p: p["blind_ssim"], names[:1])
+    floor = {"without the update": next(iter(blind.values()))}
+    norms = {f"round {p['round']}, {p['server']}": by_norm(p) for p in points}
+    rate, accuracy = over(lambda p: p["success"]["rate"]), over(lambda p: p["accuracy"], names[:1])
+    drawn = [
+        ("SSIM.", charts.lines(over(lambda p: p["ssim"]) | floor, x="round", y="SSIM", top=1.0), [*names, *floor]),
+        ("PSNR.", charts.lines(over(lambda p: p["psnr"]), x="round", y="PSNR in dB"), names),
+        ("Share of images read.", charts.lines(rate, x="round", y="read", top=1.0), names),
+        ("Accuracy.", charts.lines(accuracy, x="round", y="accuracy", top=1.0), names[:1]),
+        ("SSIM by the norm of the update.", charts.scatter(norms, x="norm", y="SSIM"), list(norms)),
+    ]
+    figures = [charts.captioned(figure, name, charts.legend(series)) for name, figure, series in drawn]
+    charts.write_charts(
+        path, "Leakage while training", about, [("Over rounds", tag("div", *figures, class_="figures"))]
+    )
