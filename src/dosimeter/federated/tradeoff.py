@@ -1,12 +1,12 @@
 """Utility and privacy together: what a defense hides, and what it costs (PPP, Fig. 6; CVB, Fig. 11)."""
 
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dosimeter.auditing import Setting, Trial, Yardstick, audit_panel, conclude
+from dosimeter.auditing import Result, Setting, Yardstick, audit_panel, conclude
 from dosimeter.defenses import (
     Defense,
     DpSgd,
@@ -53,6 +53,7 @@ class Comparison:
     seeds: int = 1
     trained: bool = False
     """Whether the trained model is attacked; the untrained one otherwise, which leaks most."""
+    _audits: dict[tuple[str, int], Result] = field(default_factory=dict, repr=False, compare=False)
 
     def balance(self, name: str, defense: Defense, folder: Path | None = None) -> Balance:
         """Train with the defense, then have it meet its whole panel of attacks."""
@@ -61,7 +62,7 @@ class Comparison:
             task = replace(self.federation(self.setting.seed + seed), defense=defense)
             trainings.append((task, train(task, folder=folder and folder / f"seed-{task.seed}")))
         task, first = trainings[0]
-        result = conclude(list(self.panel(task, first if self.trained else Training(task.initial(), {}, []))))
+        result = self.audit(task, first if self.trained else Training(task.initial(), {}, []))
         best = [max(entry["accuracy"] for entry in found.history) for _, found in trainings]
         rounds = [entry["seconds"] for _, found in trainings for entry in found.history]
         return Balance(
@@ -77,16 +78,19 @@ class Comparison:
             statistics.median(rounds),
         )
 
-    def panel(self, task: Federation, at: Training) -> Iterator[Trial]:
-        """Every attack made for the defense on the victims' updates at this moment."""
-        defense = as_audited(task, at)
-        setting = replace(self.setting, defense=defense)
-        return audit_panel(task.model, self.victims, setting, self.yardstick, steps=self.steps)
+    def audit(self, task: Federation, at: Training) -> Result:
+        """Every attack made for the defense on the victims' updates at this moment; an audit is not done twice."""
+        key = (repr(task.defense), len(at.history))
+        if key not in self._audits:
+            setting = replace(self.setting, defense=as_audited(task, at))
+            trials = audit_panel(task.model, self.victims, setting, self.yardstick, steps=self.steps)
+            self._audits[key] = conclude(list(trials))
+        return self._audits[key]
 
     def stops(self, defense: Defense, allowed: float) -> tuple[bool, dict[str, Any]]:
         """Whether the whole panel reads at most this share of images, and the strongest attack's rate."""
         task = replace(self.federation(self.setting.seed), defense=defense)
-        result = conclude(list(self.panel(task, Training(task.initial(), {}, []))))
+        result = self.audit(task, Training(task.initial(), {}, []))
         success = result.scores["success"] | {"attack": result.settings["attack_name"]}
         success["ssim"] = result.scores["scores"]["ssim"]["mean"]
         return success["rate"] <= allowed, success
