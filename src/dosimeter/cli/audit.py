@@ -53,7 +53,7 @@ def audit_command(
         str, typer.Option(help="A model, with settings: convnet:width=32. Or path/to/file.py:function, yours.")
     ] = "cnn",
     weights: Annotated[
-        Path | None, typer.Option(help="The model's weights: a state_dict as .safetensors, .pt or .pth.")
+        Path | None, typer.Option(help="The model's weights: a state_dict as .safetensors, .npz, .pt or .pth.")
     ] = None,
     data_: Annotated[str, typer.Option("--data", help="A data set's name, or an .npz file.")] = "mnist-5k",
     attack: Annotated[
