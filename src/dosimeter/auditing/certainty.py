@@ -1,0 +1,66 @@
+"""What one captured update says for certain, if it is what it is said to be: an update of this model by this step."""
+
+from typing import Any
+
+import torch
+
+from dosimeter.attacks import Analytic
+from dosimeter.attacks import labels as labels_
+from dosimeter.attacks.analytic.certificate import IMAGE, INTERRUPTED, NOT_DETERMINED
+from dosimeter.attacks.counts import least_counts
+from dosimeter.attacks.last_layer import find_last_layer
+from dosimeter.auditing.seeing import Seen
+from dosimeter.auditing.setting import Setting
+from dosimeter.defenses import NoDefense
+from dosimeter.errors import DosimeterError, SettingError
+from dosimeter.types import Reconstruction
+
+ROUNDING = 100
+"""Units of rounding that an entry of the update may be off."""
+
+
+def certificate(seen: Seen, setting: Setting, found: Reconstruction) -> dict[str, Any]:
+    """Which share of the image the equations determine: by the attack that ran, or by the analytic one beside it."""
+    name = setting.attack.name
+    if not found.determined:
+        known = seen.observation.labels is not None
+        solver = Analytic(labels=labels_.Known() if known else labels_.FromLastLayer())
+        try:
+            solver.check(seen.target, seen.observation.batch)
+            found, name = solver(seen.target, [seen.observation], seed=setting.seed), solver.name
+        except DosimeterError as reason:
+            return {"refused": str(reason)}
+    verdict = found.stopped[0]
+    holds = verdict not in (NOT_DETERMINED, INTERRUPTED)
+    match = float(found.match[0])
+    return {
+        "attack": name,
+        "verdict": verdict,
+        "share": found.determined[0].get(IMAGE, 0.0) if holds else 0.0,
+        "layers": dict(found.determined[0]) if holds else {},
+        "match": match if match < torch.inf else None,
+    }
+
+
+def labels_said(seen: Seen, setting: Setting, found: Reconstruction) -> dict[str, Any]:
+    """The labels that the attack used, and how often each class occurs at least."""
+    labels = None if found.labels is None else found.labels[0].tolist()
+    source = "granted" if setting.granted().labels else "recovered"
+    said: dict[str, Any] = {"source": source if labels is not None else "none", "found": labels}
+    least = _least(seen, setting)
+    return said if least is None else said | {"least": least}
+
+
+def _least(seen: Seen, setting: Setting) -> dict[str, int] | None:
+    """{class: how often it occurs at least}, from one gradient that nothing was done to; None where none is known."""
+    if seen.client.step is not None or setting.defense != NoDefense() or seen.client.secrets:
+        return None
+    try:
+        _, bias = find_last_layer(seen.target).gradients(seen.observation)
+    except SettingError:
+        return None
+    if bias is None:
+        return None
+    rounding = ROUNDING * torch.finfo(seen.target.mean.dtype).eps
+    counts = least_counts(bias[0], seen.observation.batch, rounding=rounding)
+    return {str(c): int(n) for c, n in enumerate(counts.tolist()) if n}

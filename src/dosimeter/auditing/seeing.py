@@ -1,0 +1,105 @@
+"""One captured update and its model: whether they fit, and what an attack makes of them."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dosimeter import trees
+from dosimeter.auditing.job import check_secrets
+from dosimeter.auditing.setting import Setting
+from dosimeter.auditing.target import as_attacked, given_statistics, make_target
+from dosimeter.errors import UpdateError
+from dosimeter.types import (
+    Attack,
+    BatchNorm,
+    Gradient,
+    Loss,
+    Observation,
+    Reconstruction,
+    Selective,
+    Shape,
+    Statistics,
+    Step,
+    Target,
+)
+
+
+class Capture(NamedTuple):
+    """One captured update and all that is known of what is behind it."""
+
+    update: Gradient  # {parameter name: tensor}
+    shape: Shape  # (C, H, W) of the images
+    batch: int = 1  # how many images
+    labels: Tensor | None = None  # (B,) where they are granted
+    statistics: Statistics | None = None  # {layer: mean and variance (C,)} where the client sent them
+
+
+class Seen(NamedTuple):
+    """A capture that fits its model: what the client ran, what the attacker simulates of it, and what it saw."""
+
+    client: Target
+    target: Target
+    observation: Observation
+
+
+def see(model: nn.Module, capture: Capture, setting: Setting) -> Seen:
+    """Check that model, update and setting fit together, before any work."""
+    update, shape, batch, labels, statistics = capture
+    client = make_target(model, shape, setting, batch=batch, labels=labels)
+    check_secrets(client)
+    target = as_attacked(client, setting.granted(), batch)
+    if isinstance(setting.attack, Selective):
+        setting.attack.check(target, batch)
+    trees.check_update(update, target.parameters)
+    for name, tensor in update.items():
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UpdateError(
+                f"The update's tensor {name!r} is of {kind}, expected floats; convert what was quantised."
+            )
+    stacked = trees.stack([{name: update[name].to(target.mean) for name in target.parameters}])
+    known = None if labels is None else labels.to(target.mean.device)[None]
+    along = given_statistics(target, setting.granted().statistics, statistics)
+    return Seen(client, target, Observation(stacked, batch, ("update",), known, along))
+
+
+def reconstruct(
+    model: nn.Module,
+    update: Gradient,
+    *,
+    attack: Attack,
+    shape: Shape,
+    batch: int = 1,
+    labels: Tensor | None = None,
+    loss: Loss | None = None,
+    step: Step | None = None,
+    batch_norm: BatchNorm = "running",
+    statistics: Statistics | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Reconstruction:
+    """Run an attack on one captured update, with nothing known of the truth.
+
+    Args:
+        model: the model before the update.
+        update: {parameter name: gradient}, exactly the model's trainable parameters.
+        attack: a preset or a `Search` of your own.
+        shape: (C, H, W) of the images.
+        batch: how many images are behind the update.
+        labels: (batch,) where they are known.
+        loss: (output, labels) -> scalar; cross-entropy by default.
+        step: how the client made it, such as `clients.LocalTraining`, whose update is the difference of weights before
+            and after, divided by the learning rate; or `clients.UntoldTraining`, with an attack that guesses the rest
+            (where that is the learning rate, the update is the plain difference). One gradient by default.
+        batch_norm: how the client ran batch norm, as in `audit`.
+        statistics: {layer: (mean, variance)} of the client's batch, where they were "sent"; the variance without
+            correction, which is what batch norm divides by.
+        seed: names every random stream.
+        device: where the attack runs.
+        dtype: float32 or float64.
+    """
+    setting = Setting(attack=attack, loss=loss, step=step, batch_norm=batch_norm, device=device, dtype=dtype)
+    seen = see(model, Capture(update, shape, batch, labels, statistics), setting)
+    return attack(seen.target, [seen.observation], seed=seed)
