@@ -51,6 +51,7 @@ def audit_update(
     threshold: float = 0.5,
     decoys: Tensor | None = None,
     lpips: metrics.Lpips | None = None,
+    delta: float | None = None,
     names: dict[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Captured:
@@ -65,7 +66,7 @@ def audit_update(
             attacked in the same way, to learn how often a match like this one's goes with an image that is read.
         truth: the batch behind the update, one victim; it is used for scores only, the attack never sees it.
         defense: what the client did, which the attacker knows and shadows do too.
-        loss, seed, device, dtype, budget, workers, threshold, decoys, lpips, names, progress: as in `audit`.
+        loss, seed, device, dtype, budget, workers, threshold, decoys, lpips, delta, names, progress: as in `audit`.
     """
     setting = Setting(
         attack=attack,
@@ -80,7 +81,7 @@ def audit_update(
         workers=workers,
     )
     capture = Capture(update, shape, batch, labels, statistics)
-    yardstick = Yardstick(threshold, decoys, lpips)
+    yardstick = Yardstick(threshold, decoys, lpips, delta)
     return examine(model, capture, setting, yardstick, shadows=shadows, truth=truth, names=names, progress=progress)
 
 

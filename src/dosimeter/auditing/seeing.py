@@ -9,7 +9,6 @@ from dosimeter import trees
 from dosimeter.auditing.job import check_secrets
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.target import as_attacked, given_statistics, make_target
-from dosimeter.errors import UpdateError
 from dosimeter.types import (
     Attack,
     BatchNorm,
@@ -52,12 +51,6 @@ def see(model: nn.Module, capture: Capture, setting: Setting) -> Seen:
     if isinstance(setting.attack, Selective):
         setting.attack.check(target, batch)
     trees.check_update(update, target.parameters)
-    for name, tensor in update.items():
-        if not tensor.is_floating_point():
-            kind = str(tensor.dtype).removeprefix("torch.")
-            raise UpdateError(
-                f"The update's tensor {name!r} is of {kind}, expected floats; convert what was quantised."
-            )
     stacked = trees.stack([{name: update[name].to(target.mean) for name in target.parameters}])
     known = None if labels is None else labels.to(target.mean.device)[None]
     along = given_statistics(target, setting.granted().statistics, statistics)

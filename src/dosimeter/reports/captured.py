@@ -36,6 +36,7 @@ def main(result: Captured) -> list[Html]:
         sections.section("figures", "How it went", _figures(result)),
         sections.section("threat", "What the attacker was granted", sections.threat(result)),
         sections.section("settings", "Settings", sections.settings(result)),
+        sections.section("gallery", "All images", gallery.gallery(judged)) if judged else Html(),
         sections.section("again", "Run it again", sections.rerun(result)),
     ]
 

@@ -23,7 +23,8 @@ def certainty(result: Captured) -> str:
     one = result.scores["certificate"]
     if "refused" in one:
         return "No image is certain: the analytic attack, which gives certificates, does not solve this update."
-    shown = "" if one["attack"] == result.settings["attack_name"] else f" by the {one['attack']} attack"
+    own = one["attack"] == result.settings["attack_name"]
+    shown = "" if own else f" by the {one['attack']} attack (--attack {one['attack']} shows it)"
     if one["verdict"] == "recovered":
         return f"The image is certain{shown}: it reproduces the update to rounding, and none of it is left open."
     if one["share"]:
@@ -40,7 +41,8 @@ def labels(result: Captured) -> str:
         return "Its labels were granted."
     text = f"Its labels were recovered: {counted(one['found'])}"
     if sure := one.get("least"):
-        text += f"; certain are {', '.join(f'at least {n} of class {c}' for c, n in sure.items())}"
+        times = [f"class {c}" + (f" at least {n} times" if n > 1 else "") for c, n in sure.items()]
+        text += f"; for certain it holds {', '.join(times)}"
     return text + "."
 
 
