@@ -8,7 +8,8 @@
 
 `baseline` is what the same attack gives without the update. The originals are the private images themselves, which
 the owner of an audit has; who passes a run on passes them on as well. A run of a captured update, which records.json
-marks as "captured", has none unless the truth was given. Reading executes nothing: JSON and safetensors.
+marks as "captured", has none unless the truth was given, and has `certified`, the image that a certificate is about,
+where anything of it is certain. Reading executes nothing: JSON and safetensors.
 """
 
 import json
@@ -29,7 +30,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from dosimeter.auditing import Outcome
+from dosimeter.auditing import Captured, Outcome
 from dosimeter.errors import DataError, OutputError
 
 FORMAT = 1
@@ -86,6 +87,8 @@ def write_run(result: Outcome, folder: Path) -> None:
     }
     if result.originals is not None:
         tensors["originals"] = result.originals
+    if isinstance(result, Captured) and result.certified is not None:
+        tensors["certified"] = result.certified
     try:
         _write_json(folder / RECORDS, result.document())
         # Copies, since tensors that share memory are refused; `save_file` would make a file that only its owner reads.

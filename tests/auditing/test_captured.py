@@ -77,10 +77,15 @@ def test_an_exact_attack_is_certain_of_the_image_without_the_truth() -> None:
 
 
 def test_a_search_has_the_certificate_of_the_analytic_attack_beside_it() -> None:
-    result = audited(some_victims(1), attack=SEARCH)
+    truth = some_victims(1)
+    result = audited(truth, attack=SEARCH)
     assert result.scores["certificate"]["attack"] == "analytic"
     assert result.scores["certificate"]["verdict"] == "recovered"
-    assert "--attack analytic shows it" in standing.said(result)
+    assert "by the analytic attack, which ran beside ig" in standing.said(result)
+    assert result.certified is not None
+    assert torch.allclose(result.certified, truth.images, atol=1e-4)
+    assert not torch.allclose(result.images, truth.images, atol=1e-4)
+    assert "The certain image" in page.render(result)
 
 
 def test_noise_leaves_nothing_certain() -> None:
@@ -89,6 +94,7 @@ def test_noise_leaves_nothing_certain() -> None:
     update = {n: g + 0.01 * torch.randn(g.shape, generator=rng) for n, g in gradient(model, truth).items()}
     result = dm.audit_update(model, update, attack=dm.presets.analytic(), shape=SHAPE, progress=False)
     assert result.scores["certificate"]["share"] == 0.0
+    assert result.certified is None
     assert standing.certainty(result).startswith("No image is certain")
 
 
@@ -281,7 +287,9 @@ def test_a_run_with_the_truth_has_originals_and_scores(tmp_path: Path) -> None:
     truth = some_victims(1)
     result = audited(truth, truth=truth)
     dm.report(result, tmp_path / "run")
-    assert store.read_run(tmp_path / "run").tensors["originals"].equal(truth.images)
+    tensors = store.read_run(tmp_path / "run").tensors
+    assert tensors["originals"].equal(truth.images)
+    assert torch.allclose(tensors["certified"], truth.images, atol=1e-4)
     text = page.render(result)
     assert "Scores beside the truth" in text
     assert "The image was read" in text

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dosimeter import engine, metrics
 from dosimeter.attacks import LabelsOnly
 from dosimeter.attacks import labels as labels_
-from dosimeter.auditing.certainty import certificate, labels_said
+from dosimeter.auditing.certainty import certify, labels_said
 from dosimeter.auditing.job import Job, Watches, classes, clipping, described, on_cpu
 from dosimeter.auditing.judge import Yardstick, course, judge
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Result, environment
@@ -107,8 +107,9 @@ def examine(
     began = time.perf_counter()
     found, blind = _attack(seen, setting, progress)
     cut = "interrupted" in (*found.stopped, *blind.stopped)
+    certificate = certify(seen, setting, found)
     scores: dict[str, Any] = {
-        "certificate": certificate(seen, setting, found),
+        "certificate": certificate.said,
         "labels": labels_said(seen, setting, found),
         "match": _match(found),
     }
@@ -131,6 +132,7 @@ def examine(
         scores=scores | {"judged": judged.scores} if judged else scores,
         images=judged.images if judged else _clipped(found),
         baseline=judged.baseline if judged else _clipped(blind),
+        certified=certificate.image,
         judged=judged,
     )
     if cut:

@@ -1,8 +1,9 @@
 """What one captured update says for certain, if it is what it is said to be: an update of this model by this step."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from dosimeter.attacks import Analytic
 from dosimeter.attacks import labels as labels_
@@ -19,7 +20,14 @@ ROUNDING = 100
 """Units of rounding that an entry of the update may be off."""
 
 
-def certificate(seen: Seen, setting: Setting, found: Reconstruction) -> dict[str, Any]:
+class Certificate(NamedTuple):
+    """What is certain, as plain values, and the image that it is said of, where anything of it is."""
+
+    said: dict[str, Any]
+    image: Tensor | None  # (1, 1, C, H, W) clipped to [0, 1]
+
+
+def certify(seen: Seen, setting: Setting, found: Reconstruction) -> Certificate:
     """Which share of the image the equations determine: by the attack that ran, or by the analytic one beside it."""
     name = setting.attack.name
     if not found.determined:
@@ -29,17 +37,19 @@ def certificate(seen: Seen, setting: Setting, found: Reconstruction) -> dict[str
             solver.check(seen.target, seen.observation.batch)
             found, name = solver(seen.target, [seen.observation], seed=setting.seed), solver.name
         except DosimeterError as reason:
-            return {"refused": str(reason)}
+            return Certificate({"refused": str(reason)}, None)
     verdict = found.stopped[0]
     holds = verdict not in (NOT_DETERMINED, INTERRUPTED)
     match = float(found.match[0])
-    return {
+    share = found.determined[0].get(IMAGE, 0.0) if holds else 0.0
+    said = {
         "attack": name,
         "verdict": verdict,
-        "share": found.determined[0].get(IMAGE, 0.0) if holds else 0.0,
+        "share": share,
         "layers": dict(found.determined[0]) if holds else {},
         "match": match if match < torch.inf else None,
     }
+    return Certificate(said, found.images.cpu().float().clamp(0, 1) if share else None)
 
 
 def labels_said(seen: Seen, setting: Setting, found: Reconstruction) -> dict[str, Any]:

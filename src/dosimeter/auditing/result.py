@@ -100,6 +100,7 @@ class Captured:
     seconds: float
     environment: dict[str, str]
     status: str  # complete or interrupted
+    certified: Tensor | None = None  # (1, 1, C, H, W) the image of the certificate, where anything of it is certain
     judged: Result | None = None  # beside the truth, where it was given
 
     @property

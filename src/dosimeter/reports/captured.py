@@ -84,7 +84,14 @@ def _images(result: Captured) -> Html:
 
 def _certain(result: Captured) -> Html:
     body = [(tag("b", what), value, why) for what, value, why in standing.facts(result)]
-    return sections.table(("Of what", "How much", "Why"), body, "rates")
+    table = sections.table(("Of what", "How much", "Why"), body, "rates")
+    if result.certified is None:
+        return table
+    one = result.scores["certificate"]
+    words = "The certain image" if one["verdict"] == "recovered" else "What is certain, the rest filled in smoothly"
+    picture = embed(result.certified[0, 0], f"{words}, by the {one['attack']} attack", reduce=True)
+    figure = tag("figure", picture, tag("figcaption", tag("b", words), tag("br"), f"by {one['attack']}"))
+    return join([table, tag("div", figure, class_="gallery")])
 
 
 def _shadows(result: Captured) -> Html:
@@ -104,7 +111,7 @@ def _figures(result: Captured) -> Html:
     lines = "How far the reconstruction's update is from the captured one."
     parts = [sections.drawing(figures.curves(result.curve), "Matching loss. ", lines)]
     if "rank" in result.scores["shadows"] and (cloud := _cloud(result)):
-        words = "A dot for every shadow update; the dashed line is the captured update's match."
+        words = "A dot for every shadow update, red where it was read; the dashed line is the captured update's match."
         parts.append(sections.drawing(cloud, "Shadows by match and SSIM. ", words))
     return tag("div", *parts, class_="figures")
 

@@ -24,7 +24,7 @@ def certainty(result: Captured) -> str:
     if "refused" in one:
         return "No image is certain: the analytic attack, which gives certificates, does not solve this update."
     own = one["attack"] == result.settings["attack_name"]
-    shown = "" if own else f" by the {one['attack']} attack (--attack {one['attack']} shows it)"
+    shown = "" if own else f" by the {one['attack']} attack, which ran beside {result.settings['attack_name']}"
     if one["verdict"] == "recovered":
         return f"The image is certain{shown}: it reproduces the update to rounding, and none of it is left open."
     if one["share"]:
