@@ -16,7 +16,7 @@ import dosimeter as dm
 from dosimeter import auditing, store
 from dosimeter.attacks.counts import least_counts
 from dosimeter.auditing import shadows as shadows_
-from dosimeter.auditing.captured import with_labels
+from dosimeter.auditing.seeing import with_labels
 from dosimeter.errors import DataError, SettingError, UpdateError
 from dosimeter.reports import page, standing
 from dosimeter.types import Curve, Reconstruction, Victims
@@ -96,6 +96,17 @@ def test_noise_leaves_nothing_certain() -> None:
     assert result.scores["certificate"]["share"] == 0.0
     assert result.certified is None
     assert standing.certainty(result).startswith("No image is certain")
+
+
+@pytest.mark.parametrize(("scale", "doubted"), [(1.0, False), (4.0, True)])
+def test_an_update_that_cannot_be_a_mean_is_doubted(scale: float, doubted: bool) -> None:
+    model, truth = small_model(), some_victims(1, batch=3)
+    update = {name: scale * g for name, g in gradient(model, truth).items()}
+    given_: dict[str, object] = {"attack": dm.presets.labels_only(), "shape": SHAPE, "batch": 3, "progress": False}
+    result = dm.audit_update(model, update, **given_)  # type: ignore[arg-type]
+    assert ("doubt" in result.scores["labels"]) is doubted
+    assert ("least" in result.scores["labels"]) is not doubted
+    assert ("Beware" in page.render(result)) is doubted
 
 
 def test_the_truth_adds_scores_and_changes_nothing_else() -> None:

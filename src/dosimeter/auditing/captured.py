@@ -5,21 +5,19 @@ The truth, where somebody has it, meets the attack's images only in `judge`, as 
 
 import threading
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dosimeter import engine, metrics
-from dosimeter.attacks import LabelsOnly
-from dosimeter.attacks import labels as labels_
 from dosimeter.auditing.certainty import certify, labels_said
 from dosimeter.auditing.job import Job, Watches, classes, clipping, described, on_cpu
 from dosimeter.auditing.judge import Yardstick, course, judge
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Result, environment
 from dosimeter.auditing.run import perform
-from dosimeter.auditing.seeing import Capture, Seen, see
+from dosimeter.auditing.seeing import Capture, Seen, see, with_labels
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.shadows import InPlace, compare
 from dosimeter.defenses import Defense, NoDefense
@@ -107,16 +105,16 @@ def examine(
     began = time.perf_counter()
     found, blind = _attack(seen, setting, progress)
     cut = "interrupted" in (*found.stopped, *blind.stopped)
-    certificate = certify(seen, setting, found)
+    certificate, beside = certify(seen, setting, found), None
+    if shadows is not None and not cut:
+        beside, cut = _shadow(model, shadows, like, yardstick, progress)
+    match = _match(found)
     scores: dict[str, Any] = {
         "certificate": certificate.said,
         "labels": labels_said(seen, setting, found),
-        "match": _match(found),
+        "match": match,
+        "shadows": compare(match, found, beside, seen.target.mean.dtype),
     }
-    beside: Result | None = None
-    if shadows is not None and not cut:
-        beside, cut = _shadow(model, shadows, like, yardstick, progress)
-    scores["shadows"] = compare(scores["match"], found, beside, seen.target.mean.dtype)
     shared: dict[str, Any] = {
         "settings": _settings(seen, setting, yardstick, {"model": type(model).__name__} | (names or {})),
         "threat": setting.granted(),
@@ -126,35 +124,20 @@ def examine(
         "status": "interrupted" if cut else "complete",
     }
     judged = None if truth is None else _judge(seen, setting, yardstick, found, blind, truth, shared)
-    result = Captured(
-        **shared,
-        records=judged.records if judged else [_record(found, b) for b in range(capture.batch)],
-        scores=scores | {"judged": judged.scores} if judged else scores,
-        images=judged.images if judged else _clipped(found),
-        baseline=judged.baseline if judged else _clipped(blind),
-        certified=certificate.image,
-        judged=judged,
-    )
+    result = _told(found, blind, judged, shared | {"scores": scores, "certified": certificate.image})
     if cut:
         raise InterruptedCapture(result)
     return result
 
 
-def with_labels(attack: Attack, granted: Tensor | None) -> Attack:
-    """The attack with the labels that were granted, or with labels recovered where it would want them granted."""
-    if granted is None and not attack.needs().labels:
-        return attack
-    if isinstance(attack, LabelsOnly):
-        raise SettingError(f"The attack {attack.name!r} finds the labels, which are granted; leave one of them out.")
-    change: dict[str, Any] = {}
-    for field in fields(attack):  # type: ignore[arg-type]
-        if field.name == "attack":  # that another one is built around
-            change["attack"] = with_labels(getattr(attack, field.name), granted)
-        elif field.name == "labels":
-            change["labels"] = labels_.Counts() if granted is None else labels_.Known()
-    if not change:
-        raise SettingError(f"The attack {attack.name!r} says not where its labels come from; use one of the presets.")
-    return replace(attack, **change)  # type: ignore[type-var]
+def _told(found: Reconstruction, blind: Reconstruction, judged: Result | None, shared: dict[str, Any]) -> Captured:
+    """All that was found; beside the truth images are in its order and records have scores."""
+    if judged is None:
+        records = [_record(found, image) for image in range(found.images.shape[1])]
+        return Captured(**shared, records=records, images=_clipped(found), baseline=_clipped(blind))
+    shared = shared | {"scores": shared["scores"] | {"judged": judged.scores}}
+    kept: dict[str, Any] = {"records": judged.records, "images": judged.images, "baseline": judged.baseline}
+    return Captured(**shared, **kept, judged=judged)
 
 
 def _check(capture: Capture, setting: Setting, shadows: Victims | None, truth: Victims | None) -> None:

@@ -57,20 +57,25 @@ def labels_said(seen: Seen, setting: Setting, found: Reconstruction) -> dict[str
     labels = None if found.labels is None else found.labels[0].tolist()
     source = "granted" if setting.granted().labels else "recovered"
     said: dict[str, Any] = {"source": source if labels is not None else "none", "found": labels}
-    least = _least(seen, setting)
-    return said if least is None else said | {"least": least}
+    return said | _least(seen, setting)
 
 
-def _least(seen: Seen, setting: Setting) -> dict[str, int] | None:
-    """{class: how often it occurs at least}, from one gradient that nothing was done to; None where none is known."""
+def _least(seen: Seen, setting: Setting) -> dict[str, Any]:
+    """How often each class occurs at least, from one gradient that nothing was done to, or why that cannot be."""
     if seen.client.step is not None or setting.defense != NoDefense() or seen.client.secrets:
-        return None
+        return {}
     try:
         _, bias = find_last_layer(seen.target).gradients(seen.observation)
     except SettingError:
-        return None
+        return {}
     if bias is None:
-        return None
-    rounding = ROUNDING * torch.finfo(seen.target.mean.dtype).eps
-    counts = least_counts(bias[0], seen.observation.batch, rounding=rounding)
-    return {str(c): int(n) for c, n in enumerate(counts.tolist()) if n}
+        return {}
+    batch, rounding = seen.observation.batch, ROUNDING * torch.finfo(seen.target.mean.dtype).eps
+    if (
+        float(bias[0].abs().sum()) > 2 + rounding * bias.shape[1]
+        or abs(float(bias[0].sum())) > rounding * bias.shape[1]
+    ):
+        doubt = f"no mean over {batch} image(s) has such a gradient of the last bias, so the update is not what it was "
+        return {"doubt": doubt + "said to be: noise, another scale (a sum, another learning rate) or another model"}
+    counts = least_counts(bias[0], batch, rounding=rounding)
+    return {"least": {str(c): int(n) for c, n in enumerate(counts.tolist()) if n}}

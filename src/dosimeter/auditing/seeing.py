@@ -1,14 +1,18 @@
 """One captured update and its model: whether they fit, and what an attack makes of them."""
 
-from typing import NamedTuple
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dosimeter import trees
+from dosimeter.attacks import LabelsOnly
+from dosimeter.attacks import labels as labels_
 from dosimeter.auditing.job import check_secrets
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.target import as_attacked, given_statistics, make_target
+from dosimeter.errors import SettingError
 from dosimeter.types import (
     Attack,
     BatchNorm,
@@ -55,6 +59,23 @@ def see(model: nn.Module, capture: Capture, setting: Setting) -> Seen:
     known = None if labels is None else labels.to(target.mean.device)[None]
     along = given_statistics(target, setting.granted().statistics, statistics)
     return Seen(client, target, Observation(stacked, batch, ("update",), known, along))
+
+
+def with_labels(attack: Attack, granted: Tensor | None) -> Attack:
+    """The attack with the labels that were granted, or with labels recovered where it would want them granted."""
+    if granted is None and not attack.needs().labels:
+        return attack
+    if isinstance(attack, LabelsOnly):
+        raise SettingError(f"The attack {attack.name!r} finds the labels, which are granted; leave one of them out.")
+    change: dict[str, Any] = {}
+    for field in fields(attack):  # type: ignore[arg-type]
+        if field.name == "attack":  # that another one is built around
+            change["attack"] = with_labels(getattr(attack, field.name), granted)
+        elif field.name == "labels":
+            change["labels"] = labels_.Counts() if granted is None else labels_.Known()
+    if not change:
+        raise SettingError(f"The attack {attack.name!r} says not where its labels come from; use one of the presets.")
+    return replace(attack, **change)  # type: ignore[type-var]
 
 
 def reconstruct(

@@ -16,7 +16,8 @@ def main(result: Captured) -> list[Html]:
     banner = tag("p", tag("strong", "Interrupted. "), note, class_="banner", role="note")
     about = "The truth was given for scores alone; the attack did not see it." if judged else standing.UNSEEN
     head = verdict(judged) if judged else standing.certainty(result)
-    rest = standing.said(result) if judged else f"{standing.labels(result)} {standing.comparison(result)}".strip()
+    parts = (standing.doubt(result), standing.labels(result), standing.comparison(result))
+    rest = standing.said(result) if judged else " ".join(filter(None, parts))
     return [
         Html() if result.status == "complete" else banner,
         tag(

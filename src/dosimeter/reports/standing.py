@@ -14,8 +14,14 @@ UNSEEN = "The truth was not seen, so nothing here says that a picture is right; 
 
 def said(result: Captured) -> str:
     """The sentences of the verdict: what is certain, what labels were found, how it compares."""
-    parts = (certainty(result), labels(result), comparison(result))
+    parts = (doubt(result), certainty(result), labels(result), comparison(result))
     return " ".join(part for part in parts if part)
+
+
+def doubt(result: Captured) -> str:
+    """Why the update cannot be what it was said to be; nothing where it can."""
+    why = result.scores["labels"].get("doubt", "")
+    return f"Beware: {why}." if why else ""
 
 
 def certainty(result: Captured) -> str:
