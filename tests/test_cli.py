@@ -300,7 +300,7 @@ REFUSALS = [
     (("--model", "mlp:width=8", "--batch-norm", "batch"), "one value a channel, (1, 8)", "--batch-norm running"),
     (("--model", "mlp:width=8", "--batch-norm", "sent"), "one value a channel, (1, 8)", "--batch-norm running"),
     (("--weights", "absent.pth"), "There is no checkpoint absent.pth", ""),
-    (("--weights", "mine.py"), "ends in .safetensors, .pt or .pth", "mine.py"),
+    (("--weights", "mine.py"), "ends in .safetensors, .npz, .pt or .pth", "mine.py"),
     (("--weights", "torn.pth"), "torn.pth is damaged", ""),
     (("--weights", "other.pth"), "other.pth does not fit Sequential: missing: 1.weight", "extra: some"),
     (("--attack", "gi"), "Unknown attack 'gi'", "'ig'"),

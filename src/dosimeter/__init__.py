@@ -24,7 +24,7 @@ from dosimeter.attacks import (
     schedules,
     starts,
 )
-from dosimeter.auditing import Interrupted, Result, audit, reconstruct
+from dosimeter.auditing import Captured, Interrupted, Result, audit, audit_update, reconstruct
 from dosimeter.data import Dataset, load, partition, pick, pick_decoys
 from dosimeter.defenses import Defense
 from dosimeter.errors import DosimeterError
@@ -35,6 +35,7 @@ __version__ = version("dosimeter")
 
 __all__ = [
     "AverageOrders",
+    "Captured",
     "Dataset",
     "Defense",
     "DosimeterError",
@@ -46,6 +47,7 @@ __all__ = [
     "ThreatModel",
     "Victims",
     "audit",
+    "audit_update",
     "clients",
     "defenses",
     "labels",

@@ -7,7 +7,9 @@
     report.html                  the page for people, by `dosimeter.reports`
 
 `baseline` is what the same attack gives without the update. The originals are the private images themselves, which
-the owner of an audit has; who passes a run on passes them on as well. Reading executes nothing: JSON and safetensors.
+the owner of an audit has; who passes a run on passes them on as well. A run of a captured update, which records.json
+marks as "captured", has none unless the truth was given, and has `certified`, the image that a certificate is about,
+where anything of it is certain. Reading executes nothing: JSON and safetensors.
 """
 
 import json
@@ -28,7 +30,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from dosimeter.auditing import Result
+from dosimeter.auditing import Captured, Outcome
 from dosimeter.errors import DataError, OutputError
 
 FORMAT = 1
@@ -75,15 +77,18 @@ def reserve(folder: Path, *, overwrite: bool) -> Iterator[Path]:
     shutil.rmtree(holding, ignore_errors=True)
 
 
-def write_run(result: Result, folder: Path) -> None:
+def write_run(result: Outcome, folder: Path) -> None:
     """Write a result into an empty folder, usually one that `reserve` gave."""
     tensors = {
         "images": result.images,
         "baseline": result.baseline,
-        "originals": result.victims.images,
         "curve": result.curve.match,
         "curve_steps": torch.tensor(result.curve.steps, dtype=torch.long),
     }
+    if result.originals is not None:
+        tensors["originals"] = result.originals
+    if isinstance(result, Captured) and result.certified is not None:
+        tensors["certified"] = result.certified
     try:
         _write_json(folder / RECORDS, result.document())
         # Copies, since tensors that share memory are refused; `save_file` would make a file that only its owner reads.
@@ -229,11 +234,13 @@ def _wrong(info: dict[str, Any], document: dict[str, Any], tensors: dict[str, Te
     for key, kind in kinds.items():
         if not isinstance(document.get(key), kind):
             return f"{RECORDS} has no {key}"
+    may_lack = {"originals"} if document.get("captured") is True else set()
     for name in ("images", "baseline", "originals", "curve", "curve_steps"):
-        if name not in tensors:
+        if name not in {*tensors, *may_lack}:
             return f"{TENSORS} has no {name}"
     images, records = tensors["images"], document["records"]
-    if images.ndim != 5 or images.shape != tensors["originals"].shape or images.shape != tensors["baseline"].shape:
+    beside = [tensors[name] for name in ("baseline", "originals") if name in tensors]
+    if images.ndim != 5 or any(images.shape != other.shape for other in beside):
         return "images, baseline and originals differ in shape"
     if not len(records) == info.get("images") == images.shape[0] * images.shape[1]:
         return f"{len(records)} records, {images.shape[0] * images.shape[1]} images and run.json disagree"
@@ -242,9 +249,9 @@ def _wrong(info: dict[str, Any], document: dict[str, Any], tensors: dict[str, Te
     return ""
 
 
-def _write_images(result: Result, folder: Path) -> None:
+def _write_images(result: Outcome, folder: Path) -> None:
     folder.mkdir()
-    for v, (originals, images) in enumerate(zip(result.victims.images, result.images, strict=True)):
-        for b, (original, image) in enumerate(zip(originals, images, strict=True)):
-            picture(original).save(folder / f"victim-{v:03d}-{b}-original.png")
-            picture(image).save(folder / f"victim-{v:03d}-{b}-reconstruction.png")
+    for kind, batches in (("original", result.originals), ("reconstruction", result.images)):
+        for v, images in enumerate(() if batches is None else batches):
+            for b, image in enumerate(images):
+                picture(image).save(folder / f"victim-{v:03d}-{b}-{kind}.png")

@@ -39,18 +39,42 @@ def load_task(
 
     Images are enlarged to 32x32 where a model of ours needs that and no size was asked for.
     """
+    made, name, dataset = load_model(model, data_, seed=seed, size=size, channels=channels)
+    names: dict[str, Any] = {"model": name}
+    if weights is not None:
+        models.load_checkpoint(made, weights)
+        names |= {"weights": weights.name, "weights_fingerprint": fingerprint(weights)}
+    names |= {"data": dataset.name, "split": split, "source": dataset.source, "fingerprint": dataset.fingerprint}
+    picked = data.pick(dataset, victims, batch=batch, seed=seed, split=split, distinct=distinct)
+    return Task(made, dataset, picked, names)
+
+
+class Made(NamedTuple):
+    """A model, what records call it, and the data that it was made for."""
+
+    model: nn.Module
+    name: str
+    dataset: data.Dataset
+
+
+def load_model(model: str, data_: str, *, seed: int, size: int | None = None, channels: int | None = None) -> Made:
+    """Load data and a model for it; images are enlarged to 32x32 where a model of ours needs that."""
     make = _own(model) if spec.is_own(model) else _ours(model)
     dataset = data.load(data_, size=size, channels=channels)
     if size is None and min(dataset.shape[1:]) < make.least:
         dataset = dataset.prepared(32, channels)
-    made = make.build(dataset, seed)
-    names: dict[str, Any] = {"model": make.name}
-    if weights is not None:
-        models.load_checkpoint(made, weights)
-        names |= {"weights": weights.name, "weights_fingerprint": _fingerprint(weights)}
-    names |= {"data": dataset.name, "split": split, "source": dataset.source, "fingerprint": dataset.fingerprint}
-    picked = data.pick(dataset, victims, batch=batch, seed=seed, split=split, distinct=distinct)
-    return Task(made, dataset, picked, names)
+    return Made(make.build(dataset, seed), make.name, dataset)
+
+
+def load_own_model(model: str, *, seed: int) -> tuple[nn.Module, str]:
+    """A model of the user's, for which no data is there, and what records call it."""
+    if not spec.is_own(model):
+        raise ModelError(
+            f"The model {model!r} takes its classes from data; name some with --data instead of a --shape, or give a "
+            "model of your own as path/to/file.py:function."
+        )
+    make = _own(model)
+    return make.build(None, seed), make.name
 
 
 class _Maker(NamedTuple):
@@ -58,14 +82,14 @@ class _Maker(NamedTuple):
 
     name: str  # in records
     least: int  # pixels a side that it needs
-    build: Callable[[data.Dataset, int], nn.Module]  # with a seed
+    build: Callable[[data.Dataset | None, int], nn.Module]  # with a seed; None where a model needs no data
 
 
 def _own(words: str) -> _Maker:
     """path/to/file.py:function"""
     make = spec.own("model", words)
 
-    def build(_dataset: data.Dataset, seed: int) -> nn.Module:
+    def build(_dataset: data.Dataset | None, seed: int) -> nn.Module:
         with scoped(seed, "weights"):
             made = make()
         if not isinstance(made, nn.Module):
@@ -80,7 +104,8 @@ def _ours(words: str) -> _Maker:
     makers = {name: entry.make for name, entry in models.BY_NAME.items()}
     name, settings = spec.parse("model", words, makers, own=models.GIVEN, hint=models.OWN)
 
-    def build(dataset: data.Dataset, seed: int) -> nn.Module:
+    def build(dataset: data.Dataset | None, seed: int) -> nn.Module:
+        assert dataset is not None
         if dataset.classes is None:
             raise ModelError(
                 f"The model {name!r} classifies, but {dataset.name} has no class labels; give your own model."
@@ -92,7 +117,7 @@ def _ours(words: str) -> _Maker:
     return _Maker(words if settings else name, models.BY_NAME[name].least, build)
 
 
-def _fingerprint(path: Path) -> str:
+def fingerprint(path: Path) -> str:
     """The first 16 hex digits of the file's sha256."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -85,7 +85,7 @@ def join(parts: Sequence[Reconstruction]) -> Reconstruction:
 
 
 def check_update(update: Gradient, parameters: Gradient) -> None:
-    """Refuse an update whose tensors are missing, extra, misshaped or not finite, naming the tensors."""
+    """Refuse an update whose tensors are missing, extra, misshaped, no floats or not finite, naming the tensors."""
     missing = [name for name in parameters if name not in update]
     extra = [name for name in update if name not in parameters]
     if missing or extra:
@@ -103,6 +103,11 @@ def check_update(update: Gradient, parameters: Gradient) -> None:
                 f"{tuple(parameter.shape)}. Was it taken from another model?"
             )
     for name, tensor in update.items():
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UpdateError(
+                f"The update's tensor {name!r} is of {kind}, expected floats; convert what was quantised."
+            )
         if not tensor.isfinite().all():
             kind = "NaN" if tensor.isnan().any() else "infinity"
             raise UpdateError(

@@ -2,6 +2,7 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -11,6 +12,11 @@ from dosimeter.errors import ModelError
 from dosimeter.models import LeNet, load_checkpoint
 
 State = dict[str, Tensor]
+
+
+def save_npz(state: State, path: Path, *, turn: bool = False) -> None:
+    arrays = {name: tensor.numpy() for name, tensor in state.items()}
+    np.savez(path, **{name: a.astype(a.dtype.newbyteorder()) if turn else a for name, a in arrays.items()})
 
 
 def lenet(seed: int, **settings: object) -> nn.Module:
@@ -35,6 +41,8 @@ def refuse(model: nn.Module, path: Path, match: str) -> str:
     [
         ("weights.safetensors", save_file),
         ("weights.SAFETENSORS", save_file),
+        ("weights.npz", save_npz),
+        ("turned.npz", lambda s, path: save_npz(s, path, turn=True)),
         ("weights.pt", torch.save),
         ("weights.pth", torch.save),
         ("legacy.pth", lambda state, path: torch.save(state, path, _use_new_zipfile_serialization=False)),
@@ -108,12 +116,14 @@ def test_no_code_in_a_file_is_run(tmp_path: Path) -> None:
     refuse(lenet(1), path, "holds Python objects")
     torch.save(lenet(1), path)
     refuse(lenet(2), path, "holds Python objects")
+    np.savez(tmp_path / "weights.npz", evil=np.array([Evil()], dtype=object))
+    refuse(lenet(1), tmp_path / "weights.npz", "holds Python objects")
     assert not touched.exists()
 
 
 def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path: Path) -> None:
     model = lenet(1)
-    refuse(model, tmp_path / "weights.npz", "ends in .safetensors, .pt or .pth; got ")
+    refuse(model, tmp_path / "weights.bin", "ends in .safetensors, .npz, .pt or .pth; got ")
     refuse(model, tmp_path / "weights.pt", "There is no checkpoint ")
     (tmp_path / "folder.pt").mkdir()
     refuse(model, tmp_path / "folder.pt", "There is no checkpoint ")
@@ -128,12 +138,14 @@ def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path: Path) -> None:
         refuse(model, path, match)
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "pt", "legacy"])
+@pytest.mark.parametrize("kind", ["safetensors", "npz", "pt", "legacy"])
 def test_damaged_files_are_refused_in_one_line(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / ("weights.safetensors" if kind == "safetensors" else "weights.pt")
+    path = tmp_path / (f"weights.{kind}" if kind in ("safetensors", "npz") else "weights.pt")
     state = lenet(1).state_dict()
     if kind == "safetensors":
         save_file(state, path)
+    elif kind == "npz":
+        save_npz(state, path)
     else:
         torch.save(state, path, _use_new_zipfile_serialization=kind == "pt")
     whole = path.read_bytes()

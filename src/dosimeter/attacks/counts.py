@@ -46,6 +46,17 @@ def nearest_counts(wanted: Tensor, total: int) -> Tensor:
     return counts.long()
 
 
+def least_counts(offsets: Tensor, total: int, *, rounding: float) -> Tensor:
+    """(classes,) how often each class occurs at least, which is certain: n = B (p - db) > -B db, since p > 0.
+
+    Args:
+        offsets: db (classes,) of one gradient that nothing was done to.
+        total: B.
+        rounding: how far an entry of db may be off.
+    """
+    return (total * (-offsets - rounding)).ceil().clamp_min(0).long()
+
+
 def fit_counts(
     weight: Tensor, bias: Tensor | None, slope: Tensor | None, offsets: Tensor, own: Tensor, batch: int
 ) -> Tensor:

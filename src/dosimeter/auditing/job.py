@@ -34,7 +34,7 @@ class Job:
         low, high = float(victims.images.min()), float(victims.images.max())
         if not (low >= 0 and high <= 1):
             raise DataError(f"Images must be in [0, 1], got values from {low:.4g} to {high:.4g}; divide bytes by 255.")
-        setting = _clipping(setting)
+        setting = clipping(setting)
         self.victims, self.setting, self.threat = victims, setting, setting.granted()
         with rng.scoped(setting.seed, "defense", "model"):
             defended = setting.defense.on_model(model, victims.shape)
@@ -46,11 +46,7 @@ class Job:
             labels=victims.labels[0],
             highest=int(victims.labels.max()),
         )
-        if self.target.secrets and setting.step is not None:
-            raise SettingError(
-                f"The defense draws new numbers inside the model in every pass, and {setting.step!r} takes several; "
-                "audit it on one gradient."
-            )
+        check_secrets(self.target)
         if isinstance(setting.attack, Selective):
             setting.attack.check(untold(self.target, self.threat, victims.batch), victims.batch)
         at_once = getattr(setting.attack, "at_once", 1)
@@ -72,41 +68,17 @@ class Job:
     @property
     def trained(self) -> Trained | None:
         """How clients train locally, where they do."""
-        step = self.target.step
-        if not isinstance(step, clients.LocalTraining):
-            return None
-        return Trained(step.count(self.victims.batch), step.lr)
+        return trained(self.target, self.victims.batch)
 
     @property
     def classes(self) -> int | None:
         """Among how many classes the attack recovers labels; None where labels are granted or no classes."""
-        target = self.target
-        if self.setting.attack.needs().labels or not target.classification:
-            return None
-        with torch.no_grad():
-            return int(target.model(torch.zeros(self.victims.batch, *target.shape).to(target.mean)).shape[1])
+        return classes(self.target, self.setting, self.victims.batch)
 
     def settings(self) -> dict[str, Any]:
         """What was set, as plain values."""
-        target, attack, defense = self.target, self.setting.attack, self.setting.defense
-        loss = target.loss
-        return {
-            "parameters": sum(p.numel() for p in target.parameters.values()),
-            "shape": list(target.shape),
-            "attack_name": attack.name,
-            "attack": repr(attack),
-            "defense": "none" if defense == NoDefense() else repr(defense),
-            "server": "honest" if self.threat.server == "honest" else repr(self.setting.server),
-            "step": "gradient" if target.step is None else repr(target.step),
-            "loss": "cross-entropy" if target.classification else getattr(loss, "__name__", type(loss).__name__),
-            "batch": self.victims.batch,
-            "seed": self.setting.seed,
-            "dtype": str(target.mean.dtype).removeprefix("torch."),
-            "device": str(target.mean.device),
-            "budget": self.setting.budget,
-            "tile": self.plan.victims,
-            "workers": self.plan.workers,
-        } | defense.facts()
+        tiles = {"tile": self.plan.victims, "workers": self.plan.workers}
+        return described(self.target, self.setting, self.victims.batch) | tiles | self.setting.defense.facts()
 
     def observe(self, target: Target, victims: Victims) -> list[Observation]:
         """What the server sees of the victims' steps, round by round."""
@@ -136,7 +108,7 @@ class Job:
         """The attack's and the blind attack's images of all victims, or of those reached before Ctrl-C."""
         attack, seed, size, n = self.setting.attack, self.setting.seed, self.plan.victims, len(self.victims.ids)
         stop = threading.Event()
-        watches = _Watches(advance, stop, tiles=-(-n // size))
+        watches = Watches(advance, stop, tiles=-(-n // size))
 
         def work(first: int) -> tuple[Reconstruction, Reconstruction]:
             # A model of its own: while torch.func runs a model, its parameters are exchanged for all threads.
@@ -151,10 +123,53 @@ class Job:
         done = engine.threads.run(work, range(0, n, size), workers=self.plan.workers, stop=stop)
         if not done:
             raise KeyboardInterrupt
-        return _join([found for found, _ in done]), _join([blind for _, blind in done])
+        return on_cpu([found for found, _ in done]), on_cpu([blind for _, blind in done])
 
 
-class _Watches:
+def trained(target: Target, batch: int) -> Trained | None:
+    """How clients train locally on so many images, where they do."""
+    step = target.step
+    return Trained(step.count(batch), step.lr) if isinstance(step, clients.LocalTraining) else None
+
+
+def classes(target: Target, setting: Setting, batch: int) -> int | None:
+    """Among how many classes the attack recovers labels; None where labels are granted or no classes."""
+    if setting.attack.needs().labels or not target.classification:
+        return None
+    with torch.no_grad():
+        return int(target.model(torch.zeros(batch, *target.shape).to(target.mean)).shape[1])
+
+
+def described(target: Target, setting: Setting, batch: int) -> dict[str, Any]:
+    """What was set, as plain values."""
+    attack, defense, loss = setting.attack, setting.defense, target.loss
+    return {
+        "parameters": sum(p.numel() for p in target.parameters.values()),
+        "shape": list(target.shape),
+        "attack_name": attack.name,
+        "attack": repr(attack),
+        "defense": "none" if defense == NoDefense() else repr(defense),
+        "server": "honest" if setting.granted().server == "honest" else repr(setting.server),
+        "step": "gradient" if target.step is None else repr(target.step),
+        "loss": "cross-entropy" if target.classification else getattr(loss, "__name__", type(loss).__name__),
+        "batch": batch,
+        "seed": setting.seed,
+        "dtype": str(target.mean.dtype).removeprefix("torch."),
+        "device": str(target.mean.device),
+        "budget": setting.budget,
+    }
+
+
+def check_secrets(target: Target) -> None:
+    """Refuse local training of a model that draws numbers in every pass."""
+    if target.secrets and target.step is not None:
+        raise SettingError(
+            f"The defense draws new numbers inside the model in every pass, and {target.step!r} takes several; "
+            "audit it on one gradient."
+        )
+
+
+class Watches:
     """Several searches' steps as one share of the whole audit; a watch also passes Ctrl-C on to its search."""
 
     def __init__(self, advance: Advance, stop: threading.Event, tiles: int) -> None:
@@ -176,7 +191,7 @@ class _Watches:
         return watch
 
 
-def _clipping(setting: Setting) -> Setting:
+def clipping(setting: Setting) -> Setting:
     """The setting in which clients clip, where their defense does."""
     bound = setting.defense.clips()
     if bound is None:
@@ -186,7 +201,7 @@ def _clipping(setting: Setting) -> Setting:
     return replace(setting, step=clients.ClippedGradient(bound=bound))
 
 
-def _join(parts: list[Reconstruction]) -> Reconstruction:
+def on_cpu(parts: list[Reconstruction]) -> Reconstruction:
     """Chunks one after another, on the CPU."""
     whole = trees.join(parts)
     return whole._replace(

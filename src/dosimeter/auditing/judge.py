@@ -113,6 +113,12 @@ def _record(evidence: _Evidence, i: int) -> Record:
     if named is not None:
         record["identified"] = bool(named[i])
     record["baseline"] = {key: float(floor[key][i]) for key in ("mse", "psnr", "ssim", "lpips") if key in floor}
+    return record | course(found, v)
+
+
+def course(found: Reconstruction, v: int) -> Record:
+    """How the attack on the v-th victim went, which is known without the truth."""
+    record: Record = {}
     if found.determined:
         record["determined"] = dict(found.determined[v])
     if found.trained:
@@ -142,7 +148,7 @@ def _summary(evidence: _Evidence, yardstick: Yardstick, classes: int | None) -> 
     if right is not None and classes is not None:
         guess = float(metrics.even_guess(victims.labels, classes).mean())
         all_right = _rate(right == victims.batch)
-        summary["labels"] = _share(int(right.sum()), len(read)) | {"guess": guess, "updates": all_right}
+        summary["labels"] = share(int(right.sum()), len(read)) | {"guess": guess, "updates": all_right}
     if found.determined:
         summary |= _solved(found)
     if found.trained:
@@ -177,10 +183,11 @@ def _solved(found: Reconstruction) -> dict[str, Any]:
 
 
 def _rate(hits: Tensor) -> dict[str, Any]:
-    return _share(int(hits.sum()), hits.numel())
+    return share(int(hits.sum()), hits.numel())
 
 
-def _share(hits: int, of: int) -> dict[str, Any]:
+def share(hits: int, of: int) -> dict[str, Any]:
+    """A rate with its 95 % interval, as plain values."""
     rate = metrics.rate(hits, of)
     return {
         "hits": rate.successes,

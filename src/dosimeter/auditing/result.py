@@ -31,6 +31,11 @@ class Result:
     panel: list[dict[str, Any]] = field(default_factory=list)  # all attacks that were tried, where there were several
     verdict: str = ""  # what they say together
 
+    @property
+    def originals(self) -> Tensor:
+        """(V, B, C, H, W) the private images."""
+        return self.victims.images
+
     def document(self) -> dict[str, Any]:
         """Settings, threat model, scores and records as plain values."""
         document = {
@@ -72,10 +77,66 @@ class Result:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Captured:
+    """What was made of one captured update: V is 1, and nothing here needs the truth.
+
+    `scores` holds what can be said without it:
+
+        certificate   what the equations determine, or why nothing is solved for
+        labels        those that were granted or found, and the least counts that are certain
+        match         how far the reconstruction's update is from the captured one, None where the search diverged
+        shadows       how that compares with updates of other images, or why it is not compared
+        judged        the scores of an ordinary audit, only where the truth was given
+    """
+
+    settings: dict[str, Any]
+    threat: ThreatModel
+    records: list[Record]
+    scores: dict[str, Any]
+    images: Tensor  # (1, B, C, H, W) reconstructions, clipped to [0, 1]; in the truth's order where there is one
+    baseline: Tensor  # (1, B, C, H, W) the same without the update
+    curve: Curve
+    seconds: float
+    environment: dict[str, str]
+    status: str  # complete or interrupted
+    certified: Tensor | None = None  # (1, 1, C, H, W) the image of the certificate, where anything of it is certain
+    judged: Result | None = None  # beside the truth, where it was given
+
+    @property
+    def originals(self) -> Tensor | None:
+        """(1, B, C, H, W) the truth, where it was given."""
+        return None if self.judged is None else self.judged.originals
+
+    def document(self) -> dict[str, Any]:
+        """Settings, threat model, scores and records as plain values."""
+        return {
+            "format": 1,
+            "captured": True,
+            "status": self.status,
+            "settings": self.settings,
+            "threat": vars(self.threat),
+            "scores": self.scores,
+            "records": self.records,
+        }
+
+
+Outcome = Result | Captured
+"""What a run folder and a report are made of."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during an audit; `result` holds what was there by then."""
 
     def __init__(self, result: Result) -> None:
+        super().__init__("interrupted")
+        self.result = result
+
+
+class InterruptedCapture(KeyboardInterrupt):
+    """Ctrl-C while a captured update was audited; `result` holds what was there by then."""
+
+    def __init__(self, result: Captured) -> None:
         super().__init__("interrupted")
         self.result = result
 

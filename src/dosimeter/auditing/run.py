@@ -6,31 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dosimeter import engine, metrics, trees
+from dosimeter import engine, metrics
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.judge import Yardstick, judge, judge_transformed
 from dosimeter.auditing.observing import trained_on
 from dosimeter.auditing.result import Interrupted, Result, environment
 from dosimeter.auditing.setting import Setting
-from dosimeter.auditing.target import as_attacked, given_statistics, make_target
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.progress import bar
 from dosimeter.servers import Honest, Tamper
-from dosimeter.types import (
-    Attack,
-    BatchNorm,
-    Gradient,
-    Loss,
-    Observation,
-    Reconstruction,
-    Selective,
-    Shape,
-    Statistics,
-    Step,
-    ThreatModel,
-    Victims,
-    Way,
-)
+from dosimeter.types import Attack, BatchNorm, Loss, Step, ThreatModel, Victims, Way
 
 
 def audit(
@@ -179,50 +164,3 @@ def estimate(model: nn.Module, victims: Victims, setting: Setting, *, steps: int
     tiles = -(-len(victims.ids) // job.plan.victims)
     seconds = each * (told if steps is None else steps) * -(-tiles // job.plan.workers)
     return {"seconds": seconds, "bytes": job.plan.bytes, "tiles": tiles, "tile": job.plan.victims}
-
-
-def reconstruct(
-    model: nn.Module,
-    update: Gradient,
-    *,
-    attack: Attack,
-    shape: Shape,
-    batch: int = 1,
-    labels: Tensor | None = None,
-    loss: Loss | None = None,
-    step: Step | None = None,
-    batch_norm: BatchNorm = "running",
-    statistics: Statistics | None = None,
-    seed: int = 0,
-    device: str = "cpu",
-    dtype: torch.dtype = torch.float32,
-) -> Reconstruction:
-    """Run an attack on one captured update, with nothing known of the truth.
-
-    Args:
-        model: the model before the update.
-        update: {parameter name: gradient}, exactly the model's trainable parameters.
-        attack: a preset or a `Search` of your own.
-        shape: (C, H, W) of the images.
-        batch: how many images are behind the update.
-        labels: (batch,) where they are known.
-        loss: (output, labels) -> scalar; cross-entropy by default.
-        step: how the client made it, such as `clients.LocalTraining`, whose update is the difference of weights before
-            and after, divided by the learning rate; or `clients.UntoldTraining`, with an attack that guesses the rest
-            (where that is the learning rate, the update is the plain difference). One gradient by default.
-        batch_norm: how the client ran batch norm, as in `audit`.
-        statistics: {layer: (mean, variance)} of the client's batch, where they were "sent"; the variance without
-            correction, which is what batch norm divides by.
-        seed: names every random stream.
-        device: where the attack runs.
-        dtype: float32 or float64.
-    """
-    setting = Setting(attack=attack, loss=loss, step=step, batch_norm=batch_norm, device=device, dtype=dtype)
-    target = as_attacked(make_target(model, shape, setting, batch=batch, labels=labels), setting.granted(), batch)
-    if isinstance(attack, Selective):
-        attack.check(target, batch)
-    trees.check_update(update, target.parameters)
-    seen = trees.stack([{name: update[name].to(target.mean) for name in target.parameters}])
-    known = None if labels is None else labels.to(device)[None]
-    along = given_statistics(target, batch_norm, statistics)
-    return attack(target, [Observation(seen, batch, ("update",), known, along)], seed=seed)

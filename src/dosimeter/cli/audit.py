@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import clients, data, defenses, metrics, servers, spec, store
+from dosimeter import clients, data, defenses, servers, spec, store
 from dosimeter.attacks import AverageOrders, AverageRounds, GuessSteps, LabelsOnly, RecoverKey, Search, presets
 from dosimeter.auditing import (
     Interrupted,
@@ -27,7 +27,9 @@ from dosimeter.auditing import (
     estimate,
     perform,
 )
+from dosimeter.cli import captured
 from dosimeter.cli.console import err, out, refusals
+from dosimeter.cli.parts import fresh, guessing, load_lpips
 from dosimeter.errors import SettingError
 from dosimeter.reports import PAGE, print_result, write_page
 from dosimeter.task import Task, load_task
@@ -35,6 +37,10 @@ from dosimeter.types import Attack
 
 AUTO, PANEL_STEPS = "auto", 1000
 """The attack that is all attacks made for the defense, and the steps of each."""
+
+
+CAPTURED = "A captured update"
+"""The heading of options that `captured.py` takes."""
 
 
 class Precision(StrEnum):
@@ -49,11 +55,12 @@ class Norm(StrEnum):
 
 
 def audit_command(
+    ctx: typer.Context,
     model: Annotated[
         str, typer.Option(help="A model, with settings: convnet:width=32. Or path/to/file.py:function, yours.")
     ] = "cnn",
     weights: Annotated[
-        Path | None, typer.Option(help="The model's weights: a state_dict as .safetensors, .pt or .pth.")
+        Path | None, typer.Option(help="The model's weights: a state_dict as .safetensors, .npz, .pt or .pth.")
     ] = None,
     data_: Annotated[str, typer.Option("--data", help="A data set's name, or an .npz file.")] = "mnist-5k",
     attack: Annotated[
@@ -113,8 +120,33 @@ def audit_command(
     overwrite: Annotated[bool, typer.Option(help="Replace an older run in the run folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records, and nothing else.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Say what would run, how long and in what memory.")] = False,
+    update: Annotated[
+        Path | None,
+        typer.Option(help="Audit this captured update: .safetensors, .npz, .pt or .pth.", rich_help_panel=CAPTURED),
+    ] = None,
+    after: Annotated[
+        Path | None,
+        typer.Option(help="Or the weights after training; the update is before minus after.", rich_help_panel=CAPTURED),
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Grant the attacker the labels: 3,5.", rich_help_panel=CAPTURED)
+    ] = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(help="An .npz file with images and labels, for scores alone.", rich_help_panel=CAPTURED),
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(help="Instead of --data: channels, height, width, as 3,32,32.", rich_help_panel=CAPTURED),
+    ] = None,
+    shadows: Annotated[
+        int, typer.Option(help="Updates of images of --data to compare with.", rich_help_panel=CAPTURED)
+    ] = 8,
 ) -> None:
     """Attack a model's updates and report what could be read out of them."""
+    if captured.is_asked(ctx):
+        captured.captured_command(ctx)
+        return
     with refusals():
         whole = attack == AUTO
         given = {
@@ -129,7 +161,7 @@ def audit_command(
             named = ", ".join(option for option, there in given.items() if there)
             raise SettingError(f"--attack auto chooses its attacks itself and takes no {named}; leave that out.")
         chosen = spec.make("attack", "ig" if whole else attack, presets.BY_NAME, steps=steps)
-        chosen = _guessing(chosen, guess_local_steps, guess_local_lr, average_orders)
+        chosen = guessing(chosen, guess_local_steps, guess_local_lr, average_orders)
         if rounds > 1 and not whole:
             chosen = AverageRounds(attack=chosen)
         setting = Setting(
@@ -163,8 +195,8 @@ def audit_command(
             out.print(_plan(task, setting))
             return
         others = data.pick_decoys(task.dataset, task.victims, decoys, seed=seed, split=split)
-        yardstick = Yardstick(threshold, others, _lpips(lpips), delta)
-        folder = out_ or _fresh(
+        yardstick = Yardstick(threshold, others, load_lpips(lpips), delta)
+        folder = out_ or fresh(
             f"{task.dataset.name}-{Path(model.partition(':')[0]).stem}-{AUTO if whole else chosen.name}"
         )
         with store.reserve(folder, overwrite=overwrite) as place:
@@ -189,24 +221,6 @@ def audit_command(
         high = result.scores["success"]["high"]
         err.print(f"Fails: up to {high:.1%} of images may be read, more than the {fail_above:.1%} that were allowed.")
         raise typer.Exit(1)
-
-
-def _guessing(attack: Attack, steps: str | None, rates: str | None, orders: int | None) -> Attack:
-    """The attack, or the same by somebody who does not know all of how clients train locally."""
-    guess = steps is not None or rates is not None
-    if not guess and orders is None:
-        return attack
-    if not isinstance(attack, Search):
-        raise SettingError(f"Local training is guessed by a search, and {attack.name!r} is none; use --attack ig.")
-    if guess and orders is not None:
-        raise SettingError("Guessing local steps and averaging orders do not go together; choose one of them.")
-    if orders is not None:
-        return AverageOrders(attack=attack, draws=orders)
-    return GuessSteps(
-        attack=attack,
-        guesses=() if steps is None else spec.several("--guess-local-steps", steps, int),
-        rates=() if rates is None else spec.several("--guess-local-lr", rates, float),
-    )
 
 
 def _run(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, explain: bool) -> Result | None:
@@ -255,19 +269,6 @@ def _said(name: str, result: Result) -> str:
 def _server(words: str) -> servers.Tamper:
     """One server, or several tampers joined by +."""
     return reduce(or_, (spec.make("server", part, servers.BY_NAME) for part in words.split("+")))
-
-
-def _fresh(name: str) -> Path:
-    """A folder under runs/ that is not there yet."""
-    number = 1
-    while (folder := Path("runs") / f"{name}-{number}").exists():
-        number += 1
-    return folder
-
-
-def _lpips(path: Path | None) -> metrics.Lpips | None:
-    found = path or metrics.find_weights(None)
-    return None if found is None else metrics.Lpips.load(found)
 
 
 def _plan(task: Task, setting: Setting) -> Table:

@@ -12,7 +12,7 @@
 
 from dosimeter.data.catalogue import Row, available, load
 from dosimeter.data.dataset import Dataset
-from dosimeter.data.files import read_npz
+from dosimeter.data.files import read_batch, read_npz
 from dosimeter.data.folder import read_folder
 from dosimeter.data.gaussian import GaussianTask
 from dosimeter.data.partition import partition
@@ -30,6 +30,7 @@ __all__ = [
     "partition",
     "pick",
     "pick_decoys",
+    "read_batch",
     "read_folder",
     "read_npz",
 ]

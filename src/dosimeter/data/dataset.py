@@ -59,7 +59,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for split in SPLITS:
-            for part, brought in (("images", _as_images), ("labels", _as_labels)):
+            for part, brought in (("images", as_images), ("labels", as_labels)):
                 name = f"{split}_{part}"
                 # The only way to bring the fields of a frozen value to one form.
                 object.__setattr__(self, name, brought(getattr(self, name), f"{self.source}: {name}"))
@@ -196,7 +196,7 @@ def _moments(images: Array, channels: int) -> tuple[NDArray[np.float64], NDArray
     return sums / count, squares / count
 
 
-def _as_images(array: Array, name: str) -> Array:
+def as_images(array: Array, name: str) -> Array:
     """Images as uint8 or float32 (n, H, W, C)."""
     array = np.asarray(array)
     if array.dtype.kind != "f" and array.dtype != np.uint8:
@@ -217,7 +217,7 @@ def _as_images(array: Array, name: str) -> Array:
     return array.astype(np.float32, copy=False)
 
 
-def _as_labels(array: Array, name: str) -> Array:
+def as_labels(array: Array, name: str) -> Array:
     """Labels as int64 classes (n,), or as int64 or float32 targets (n, ...)."""
     array = np.asarray(array)
     if array.dtype.kind not in "biuf" or array.ndim == 0:

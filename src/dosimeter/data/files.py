@@ -9,19 +9,21 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.lib import format as npy
 
-from dosimeter.data.dataset import ARRAYS, SPLITS, Dataset
+from dosimeter.data.dataset import ARRAYS, SPLITS, Dataset, as_images, as_labels
 from dosimeter.data.pixels import Array
 from dosimeter.errors import DataError, OutputError
-from dosimeter.types import Shape
+from dosimeter.types import Shape, Victims
 
 LAYOUT = "train_images, train_labels, test_images, test_labels"
+BATCH = "images (B, H, W, C) and labels (B,)"
 
 # All that zipfile, the decompressors and numpy's header parser are known to raise on bytes that are not theirs.
 _BROKEN = (
@@ -71,6 +73,25 @@ def read_npz(path: str | Path) -> Dataset:
     return Dataset.of(found, name=path.stem, source=path.name)
 
 
+def read_batch(path: str | Path) -> Victims:
+    """The one private batch in an npz file: `images` (B, H, W, C) or (B, H, W) and `labels` (B,)."""
+    path = Path(path)
+    with _open(path, BATCH) as archive:
+        present = {name.removesuffix(".npy") for name in archive.namelist()}
+        if missing := [name for name in ("images", "labels") if name not in present]:
+            raise DataError(f"{path.name} lacks {', '.join(missing)}; expected {BATCH}, got {sorted(present)}.")
+        _check_room(path, archive, ("images", "labels"))
+        images = as_images(_read(path, archive, "images"), f"{path.name}: images")
+        labels = as_labels(_read(path, archive, "labels"), f"{path.name}: labels")
+    if len(images) != len(labels) or not len(images):
+        raise DataError(
+            f"{path.name}: expected a label for each image, got {len(images)} images, {len(labels)} labels."
+        )
+    pixels = torch.from_numpy(images.astype(np.float32) / (255 if images.dtype == np.uint8 else 1))
+    places = torch.arange(len(images))[None]
+    return Victims(pixels.permute(0, 3, 1, 2).contiguous()[None], torch.from_numpy(labels)[None], places, (path.stem,))
+
+
 def write_npz(path: Path, data: Dataset) -> None:
     """Write a data set's arrays so that the file either does not exist or is whole, whenever the program is stopped."""
     part = path.with_name(path.name + ".part")
@@ -110,14 +131,14 @@ def peek(path: Path) -> Summary:
     return Summary(counts["train"], counts["test"], shape)
 
 
-def _open(path: Path) -> zipfile.ZipFile:
+def _open(path: Path, layout: str = LAYOUT) -> zipfile.ZipFile:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise DataError(f"Cannot open {path.name}: it is no regular file.")  # opening a pipe would wait for ever
     try:
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file):
                 raise DataError(
-                    f"{path.name} is no npz file, or was cut short; expected what numpy.savez writes, with {LAYOUT}."
+                    f"{path.name} is no npz file, or was cut short; expected what numpy.savez writes, with {layout}."
                 )
         return zipfile.ZipFile(path)
     except _BROKEN as error:
@@ -136,9 +157,9 @@ def _splits(path: Path, archive: zipfile.ZipFile) -> list[str]:
     return splits
 
 
-def _check_room(path: Path, archive: zipfile.ZipFile) -> None:
+def _check_room(path: Path, archive: zipfile.ZipFile, names: Sequence[str] = ARRAYS) -> None:
     """A file of a few megabytes may unpack to more than the machine has."""
-    claimed = sum(archive.getinfo(f"{name}.npy").file_size for name in ARRAYS if f"{name}.npy" in archive.NameToInfo)
+    claimed = sum(archive.getinfo(f"{name}.npy").file_size for name in names if f"{name}.npy" in archive.NameToInfo)
     memory = _memory()
     if claimed > memory:
         raise DataError(

@@ -7,7 +7,7 @@ parameters and batch that can be differentiated twice and run for many victims a
 from dosimeter.models.batch_norm import use_batch_statistics, use_given_statistics
 from dosimeter.models.biglinear import BigLinear
 from dosimeter.models.catalogue import BY_NAME, GIVEN, OWN, Entry, build, count_parameters
-from dosimeter.models.checkpoint import load_checkpoint
+from dosimeter.models.checkpoint import load_checkpoint, read_state, read_tensors
 from dosimeter.models.cnn import CNN
 from dosimeter.models.convnet import ConvNet
 from dosimeter.models.lenet import LeNet
@@ -37,6 +37,8 @@ __all__ = [
     "count_parameters",
     "load_checkpoint",
     "normalisation",
+    "read_state",
+    "read_tensors",
     "use_batch_statistics",
     "use_given_statistics",
 ]

@@ -3,9 +3,12 @@
 import pickle
 import struct
 import warnings
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -19,8 +22,12 @@ NAMED = 3
 BROKEN = (
     *(AssertionError, AttributeError, EOFError, ImportError, IndexError, KeyError, OverflowError, RecursionError),
     *(RuntimeError, TypeError, ValueError, MemoryError, struct.error, pickle.UnpicklingError),
+    *(zipfile.BadZipFile, zlib.error),
 )
-"""What torch's reader raises on bytes that are not a checkpoint, seen by feeding it damaged ones."""
+"""What the readers of torch and numpy raise on bytes that are not theirs, seen by feeding them damaged ones."""
+
+KINDS = (".safetensors", ".npz", ".pt", ".pth")
+"""How files of tensors end."""
 
 
 def load_checkpoint(model: nn.Module, path: str | Path) -> None:
@@ -29,11 +36,15 @@ def load_checkpoint(model: nn.Module, path: str | Path) -> None:
     Args:
         model: its `state_dict` must have the same names and shapes as the file. Normalisation and running statistics
             are part of it.
-        path: a `.safetensors` file, or a `.pt` or `.pth` file, which is read without running any code in it. There the
-            tensors may lie under "state_dict", and names may begin with "module." as `DataParallel` writes them.
+        path: a file as for `read_tensors`.
     """
+    model.load_state_dict(read_state(model, path))
+
+
+def read_state(model: nn.Module, path: str | Path) -> dict[str, Tensor]:
+    """The `state_dict` in a file, which has the names and shapes of the model's; the model itself stays as it is."""
     path = Path(path)
-    found = _without_prefix(_read(path), model)
+    found = read_tensors(path, model)
     expected = model.state_dict()
     shared = expected.keys() & found.keys()
     complaints = {
@@ -48,30 +59,42 @@ def load_checkpoint(model: nn.Module, path: str | Path) -> None:
     if any(complaints.values()):
         reasons = "; ".join(f"{what}: {_first(names)}" for what, names in complaints.items() if names)
         raise ModelError(f"{path} does not fit {type(model).__name__}: {reasons}; give the model it was saved from.")
-    model.load_state_dict(dict(found))
+    return found
 
 
-def _read(path: Path) -> Mapping[str, Tensor]:
-    """The tensors of a file by name."""
+def read_tensors(path: Path, model: nn.Module, noun: str = "checkpoint") -> dict[str, Tensor]:
+    """The tensors of a file by name, whether they fit the model or not; no code in the file is run.
+
+    It is a `.safetensors` file, an `.npz` file with an array for every tensor, or a `.pt` or `.pth` file, in which they
+    may lie under "state_dict". Names may begin with "module." as `DataParallel` writes them.
+    """
+    return dict(_without_prefix(_read(path, noun), model))
+
+
+def _read(path: Path, noun: str) -> Mapping[str, Tensor]:
     kind = path.suffix.lower()
-    if kind not in (".safetensors", ".pt", ".pth"):
-        raise ModelError(f"A checkpoint ends in .safetensors, .pt or .pth; got {path}.")
+    if kind not in KINDS:
+        raise ModelError(f"A {noun} ends in {', '.join(KINDS[:-1])} or {KINDS[-1]}; got {path}.")
     if not path.is_file():
-        raise ModelError(f"There is no checkpoint {path}.")
+        raise ModelError(f"There is no {noun} {path}.")
+    content: object
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch wonders about is an error below, or loaded
-            content = load_file(path) if kind == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+            if kind == ".npz":
+                content = _read_npz(path)
+            else:
+                content = load_file(path) if kind == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except OSError as reason:
         raise ModelError(f"{path} cannot be read: {reason.strerror or reason}.") from None
     except SafetensorError as reason:
         raise ModelError(f"{path} is not a whole safetensors file: {_line(reason)}.") from None
     except BROKEN as reason:
-        if isinstance(reason, pickle.UnpicklingError) and "Weights only load failed" in str(reason):
+        if "Weights only load failed" in str(reason) or "allow_pickle" in str(reason):
             raise ModelError(
                 f"{path} is damaged or holds Python objects, which could run code; save model.state_dict() instead."
             ) from None
-        raise ModelError(f"{path} is damaged or not a checkpoint of torch: {_line(reason)}.") from None
+        raise ModelError(f"{path} is damaged or no {noun}: {_line(reason)}.") from None
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
     if not isinstance(content, Mapping) or not content:
@@ -80,6 +103,14 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise ModelError(f"{path} holds {name!r}: {type(value).__name__}, expected tensors by name alone.")
     return content
+
+
+def _read_npz(path: Path) -> dict[str, Tensor]:
+    # Opened here, since numpy leaves a file open that it cannot read.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    # torch takes only the byte order of this machine.
+    return {name: torch.from_numpy(array.astype(array.dtype.newbyteorder("="))) for name, array in arrays.items()}
 
 
 def _without_prefix(found: Mapping[str, Tensor], model: nn.Module) -> Mapping[str, Tensor]:

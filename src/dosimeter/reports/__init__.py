@@ -2,6 +2,7 @@
 
 table      a result on a terminal
 page       the report, one HTML file; its parts in sections, gallery and figures
+captured   the page's parts for a captured update, told in the sentences of standing
 words      sentences and rows that both share
 charts     figures over several results, and their page
 plot       axes and lines in SVG     pictures   images in a page     markup, style   HTML and CSS
@@ -9,7 +10,7 @@ plot       axes and lines in SVG     pictures   images in a page     markup, sty
 
 from pathlib import Path
 
-from dosimeter.auditing import Result
+from dosimeter.auditing import Outcome
 from dosimeter.reports import charts
 from dosimeter.reports.page import TITLE, write_page
 from dosimeter.reports.table import print_result
@@ -18,7 +19,7 @@ from dosimeter.store import reserve, write_run
 PAGE = "report.html"
 
 
-def report(result: Result, folder: Path, *, overwrite: bool = False, title: str = TITLE) -> Path:
+def report(result: Outcome, folder: Path, *, overwrite: bool = False, title: str = TITLE) -> Path:
     """Write a result's run folder with its page, all of it or nothing, and say where the page is."""
     folder = Path(folder)
     with reserve(folder, overwrite=overwrite) as draft:

@@ -4,9 +4,9 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dosimeter.auditing import Result
+from dosimeter.auditing import Captured, Outcome, Result
 from dosimeter.errors import OutputError
-from dosimeter.reports import figures, gallery, sections
+from dosimeter.reports import captured, figures, gallery, sections
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.style import CSS
 from dosimeter.reports.words import (
@@ -27,7 +27,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """Should anything slip through, the browser refuses to load or run it."""
 
 
-def write_page(result: Result, path: Path, *, title: str = TITLE) -> None:
+def write_page(result: Outcome, path: Path, *, title: str = TITLE) -> None:
     """Write the report of a result to one HTML file."""
     try:
         path.write_text(render(result, title=title), encoding="utf-8")
@@ -36,7 +36,7 @@ def write_page(result: Result, path: Path, *, title: str = TITLE) -> None:
         raise OutputError(f"Expected a file that can be written, but {str(path)!r} cannot ({why}).") from None
 
 
-def render(result: Result, *, title: str = TITLE) -> str:
+def render(result: Outcome, *, title: str = TITLE) -> str:
     """The page as text."""
     head = tag(
         "head",
@@ -47,18 +47,23 @@ def render(result: Result, *, title: str = TITLE) -> str:
         tag("title", f"{title}: {headline(result)}"),
         tag("style", Html(CSS)),
     )
-    body = tag("body", _header(result, title), tag("main", *_main(result)), _footer(result))
+    main = captured.main(result) if isinstance(result, Captured) else _main(result)
+    body = tag("body", _header(result, title), tag("main", *main), _footer(result))
     return "<!doctype html>\n" + tag("html", head, "\n", body, lang="en") + "\n"
 
 
-def _header(result: Result, title: str) -> Html:
+def _header(result: Outcome, title: str) -> Html:
     s = result.settings
-    about = f"{count(s['victims'], 'update')} of {count(s['batch'], 'image')} each, attacked with {s['attack_name']}"
+    if isinstance(result, Captured):
+        what = [tag("b", s["model"]), f" · a captured update of {count(s['batch'], 'image')}"]
+    else:
+        what = [tag("b", s["model"]), " on ", tag("b", s["data"]), f" · {count(s['victims'], 'update')}"]
+        what.append(f" of {count(s['batch'], 'image')} each")
     return tag(
         "header",
         tag("p", "dosimeter", class_="brand"),
         tag("h1", title),
-        tag("p", tag("b", s["model"]), " on ", tag("b", s["data"]), f" · {about}", class_="about"),
+        tag("p", *what, f", attacked with {s['attack_name']}", class_="about"),
     )
 
 
@@ -73,14 +78,14 @@ def _main(result: Result) -> list[Html]:
     return [
         banner,
         tag("section", *words, sections.tiles(result), class_=_level(result)),
-        _section("panel", "All attacks that were tried", sections.panel(result)) if result.panel else Html(),
-        _section("highlights", "What the attack saw", gallery.highlights(result)),
-        _section("scores", "Scores", sections.scores(result)),
-        _section("figures", "How it went", _figures(result)),
-        _section("threat", "What the attacker was granted", sections.threat(result)),
-        _section("settings", "Settings", sections.settings(result)),
-        _section("gallery", "All images", gallery.gallery(result)),
-        _section("again", "Run it again", sections.rerun(result)),
+        sections.section("panel", "All attacks that were tried", sections.panel(result)) if result.panel else Html(),
+        sections.section("highlights", "What the attack saw", gallery.highlights(result)),
+        sections.section("scores", "Scores", sections.scores(result)),
+        sections.section("figures", "How it went", _figures(result)),
+        sections.section("threat", "What the attacker was granted", sections.threat(result)),
+        sections.section("settings", "Settings", sections.settings(result)),
+        sections.section("gallery", "All images", gallery.gallery(result)),
+        sections.section("again", "Run it again", sections.rerun(result)),
     ]
 
 
@@ -88,10 +93,6 @@ def _unbroken(text: str) -> list[str]:
     """A sentence in which no line ends within a percentage."""
     pieces = re.split(r"([\d.]+(?:-[\d.]+)? %)", text)
     return [tag("span", piece, class_="key") if k % 2 else piece for k, piece in enumerate(pieces)]
-
-
-def _section(name: str, title: str, content: Html) -> Html:
-    return tag("section", tag("h2", title, id=name), content, aria_labelledby=name)
 
 
 def _level(result: Result) -> str:
@@ -116,19 +117,17 @@ def _figures(result: Result) -> Html:
     histogram = figures.spread(values, floors, result.scores["success"]["threshold"])
     return tag(
         "div",
-        _figure(histogram, "Images by SSIM. ", "Upwards with the update, downwards without it. ", legend),
-        _figure(figures.curves(result.curve), "Matching loss. ", lines),
+        sections.drawing(histogram, "Images by SSIM. ", "Upwards with the update, downwards without it. ", legend),
+        sections.drawing(figures.curves(result.curve), "Matching loss. ", lines),
         class_="figures",
     )
 
 
-def _figure(drawing: Html, name: str, *words: str) -> Html:
-    return tag("figure", drawing, tag("figcaption", tag("b", name), *words))
-
-
-def _footer(result: Result) -> Html:
+def _footer(result: Outcome) -> Html:
     places = " · ".join(f"{name} {value}" for name, value in result.environment.items())
     written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     status = f"{result.status} in {duration(result.seconds)}, written {written}"
     warning = "This page shows the private images of the victims."
+    if result.originals is None:
+        warning = "This page shows what was read out of somebody's update, which may be their private images."
     return tag("footer", tag("p", status), tag("p", places), tag("p", warning))

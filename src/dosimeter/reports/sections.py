@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from dosimeter.auditing import Result
+from dosimeter.auditing import Outcome, Result
 from dosimeter.reports import words
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.words import grants, percent, rows, shares
@@ -14,6 +14,9 @@ SETTINGS = {
     "parameters": "Trainable parameters",
     "data": "Data",
     "fingerprint": "Fingerprint of the data",
+    "update": "Update",
+    "update_fingerprint": "Fingerprint of the update",
+    "shadows": "Shadows",
     "shape": "Image (channels, height, width)",
     "victims": "Victims",
     "batch": "Images in an update",
@@ -31,6 +34,16 @@ SETTINGS = {
 
 APART = ("attack", "command")
 """Settings that stand outside the table."""
+
+
+def section(name: str, title: str, content: Html) -> Html:
+    """A part of the page under its heading."""
+    return tag("section", tag("h2", title, id=name), content, aria_labelledby=name)
+
+
+def drawing(figure: Html, name: str, *words: str) -> Html:
+    """A figure with its caption."""
+    return tag("figure", figure, tag("figcaption", tag("b", name), *words))
 
 
 def scores(result: Result) -> Html:
@@ -68,7 +81,7 @@ def panel(result: Result) -> Html:
     return join([table(head, body, "panel"), tag("p", note, class_="note")])
 
 
-def threat(result: Result) -> Html:
+def threat(result: Outcome) -> Html:
     """What the attacker was granted, in words."""
     kinds = {"granted": "chip granted", "not granted": "chip withheld"}
     body = [
@@ -78,7 +91,7 @@ def threat(result: Result) -> Html:
     return table(("Knowledge", "Grant", "Meaning"), body, "threat")
 
 
-def settings(result: Result) -> Html:
+def settings(result: Outcome) -> Html:
     """What was set; the attack in full below."""
     found = result.settings
     order = [key for key in SETTINGS if key in found]
@@ -91,7 +104,7 @@ def settings(result: Result) -> Html:
     return join([tag("dl", *pairs, class_="settings"), attack and tag("h3", "The attack in full"), attack])
 
 
-def rerun(result: Result) -> Html:
+def rerun(result: Outcome) -> Html:
     """The command, where the audit knows it."""
     command = result.settings.get("command")
     if command is None:
@@ -104,24 +117,26 @@ def tiles(result: Result) -> Html:
     """The few numbers that matter, large."""
     found, floor = result.scores["scores"]["ssim"], result.scores["baseline"]["ssim"]
     shown = [
-        _share("Images read", result.scores["success"]),
-        _tile("Mean SSIM", f"{found['mean']:.2f}", f"{floor['mean']:.2f} without the update"),
+        share_tile("Images read", result.scores["success"]),
+        tile("Mean SSIM", f"{found['mean']:.2f}", f"{floor['mean']:.2f} without the update"),
     ]
     if "identification" in result.scores:
         one = result.scores["identification"]
-        shown.append(_share("Victims identified", one, f"by chance {percent(one['chance'])} %"))
+        shown.append(share_tile("Victims identified", one, f"by chance {percent(one['chance'])} %"))
     if "labels" in result.scores:
         one = result.scores["labels"]
-        shown.append(_share("Labels right", one, f"by an even guess {percent(one['guess'])} %"))
+        shown.append(share_tile("Labels right", one, f"by an even guess {percent(one['guess'])} %"))
     return tag("dl", *shown, class_="tiles")
 
 
-def _share(name: str, rate: dict[str, float], *more: str) -> Html:
+def share_tile(name: str, rate: dict[str, float], *more: str) -> Html:
+    """A rate, large, with its interval."""
     interval = f"95 % interval {percent(rate['low'])}-{percent(rate['high'])} %"
-    return _tile(name, f"{rate['hits']:,} of {rate['of']:,}", interval, *more)
+    return tile(name, f"{rate['hits']:,} of {rate['of']:,}", interval, *more)
 
 
-def _tile(name: str, value: str, *notes: str) -> Html:
+def tile(name: str, value: str, *notes: str) -> Html:
+    """A number, large, with what is to be said of it."""
     return tag("div", tag("dt", name), tag("dd", value, class_="big"), *(tag("dd", note) for note in notes))
 
 

@@ -1,5 +1,6 @@
 """A result on a terminal."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -8,7 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from dosimeter.auditing import Result
+from dosimeter.auditing import Captured, Outcome, Result
+from dosimeter.reports import standing
 from dosimeter.reports.words import (
     clean,
     count,
@@ -24,10 +26,41 @@ from dosimeter.reports.words import (
 )
 
 
-def print_result(result: Result, console: Console, *, where: Path | None = None) -> None:
+def print_result(result: Outcome, console: Console, *, where: Path | None = None) -> None:
     """Print the verdict, scores, rates and threat model; `where` is the report's place."""
     # Every text is a Text: names of the user's are never read as markup.
     say = _Say(console)
+    if isinstance(result, Captured):
+        _print_captured(result, console, say)
+    else:
+        _print_scores(result, console, say)
+    known = "; ".join(f"{grant.what.lower()} {grant.value}" for grant in grants(result.threat))
+    console.print(Text.assemble(("threat model  ", "dim"), say(known)))
+    console.print(Text.assemble(("status        ", "dim"), say(f"{result.status} in {duration(result.seconds)}")))
+    if isinstance(result, Result) and (stopped := interruption(result)):
+        console.print(say(stopped, "bold yellow"))
+    if where is not None:
+        console.print(Text.assemble(("report        ", "dim"), say(str(where))), soft_wrap=True)
+
+
+def _print_captured(result: Captured, console: Console, say: "_Say") -> None:
+    """What is certain, what shadows say and, where the truth was given, the scores."""
+    s = result.settings
+    about = f"a captured update of {count(s['batch'], 'image')}, defense {s['defense']}"
+    told = f"{standing.said(result)} {'' if result.judged else standing.UNSEEN}".strip()
+    body = Text.assemble(say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n", say(told))
+    console.print(Panel(body, box=box.ROUNDED, expand=False, padding=(0, 1)))
+    console.print(_rows(("certain", "how much", "why"), standing.facts(result), say))
+    if shares_ := standing.rates(result):
+        console.print(_rows(("shadows", "with its 95 % interval", "of what"), shares_, say))
+    if result.judged is not None:
+        console.print(say(f"Beside the truth: {verdict(result.judged)}"))
+        console.print(_scores(result.judged, say))
+        console.print(_rates(result.judged, say))
+
+
+def _print_scores(result: Result, console: Console, say: "_Say") -> None:
+    """The verdict, the panel where there is one, scores and rates."""
     s = result.settings
     about = f"{count(s['victims'], 'update')} of {count(s['batch'], 'image')}, defense {s['defense']}"
     about += "" if result.threat.server == "honest" else f", server {result.threat.server}"
@@ -38,13 +71,6 @@ def print_result(result: Result, console: Console, *, where: Path | None = None)
         console.print(_panel(result, say))
     console.print(_scores(result, say))
     console.print(_rates(result, say))
-    known = "; ".join(f"{grant.what.lower()} {grant.value}" for grant in grants(result.threat))
-    console.print(Text.assemble(("threat model  ", "dim"), say(known)))
-    console.print(Text.assemble(("status        ", "dim"), say(f"{result.status} in {duration(result.seconds)}")))
-    if stopped := interruption(result):
-        console.print(say(stopped, "bold yellow"))
-    if where is not None:
-        console.print(Text.assemble(("report        ", "dim"), say(str(where))), soft_wrap=True)
 
 
 class _Say:
@@ -79,9 +105,14 @@ def _scores(result: Result, say: _Say) -> Table:
 
 
 def _rates(result: Result, say: _Say) -> Table:
+    return _rows(("rate", "with its 95 % interval", "of what"), shares(result), say)
+
+
+def _rows(head: Sequence[str], rows_: Sequence[tuple[str, str, str]], say: _Say) -> Table:
+    """A table of what, how much and why."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("rate", "with its 95 % interval", "of what"):
+    for name in head:
         table.add_column(say(name))
-    for share in shares(result):
-        table.add_row(say(share.name), say(share.text, "bold"), say(share.note, "dim"))
+    for what, value, note in rows_:
+        table.add_row(say(what), say(value, "bold"), say(note, "dim"))
     return table

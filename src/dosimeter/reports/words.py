@@ -4,7 +4,7 @@ import math
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from dosimeter.auditing import Result
+from dosimeter.auditing import Captured, Outcome, Result
 from dosimeter.metrics import HIGHER_IS_BETTER
 from dosimeter.types import Record, ThreatModel
 
@@ -135,9 +135,11 @@ def blind_reads(result: Result) -> int:
     return sum(isinstance(floor, dict) and floor["ssim"] >= threshold for floor in floors)
 
 
-def headline(result: Result) -> str:
+def headline(result: Outcome) -> str:
     """What was audited."""
     s = result.settings
+    if isinstance(result, Captured):
+        return f"{s['attack_name']} on a captured update of {s['model']}"
     return f"{s['attack_name']} on {s['model']}, {s['data']}"
 
 

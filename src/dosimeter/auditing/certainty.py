@@ -1,0 +1,81 @@
+"""What one captured update says for certain, if it is what it is said to be: an update of this model by this step."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dosimeter.attacks import Analytic
+from dosimeter.attacks import labels as labels_
+from dosimeter.attacks.analytic.certificate import IMAGE, INTERRUPTED, NOT_DETERMINED
+from dosimeter.attacks.counts import least_counts
+from dosimeter.attacks.last_layer import find_last_layer
+from dosimeter.auditing.seeing import Seen
+from dosimeter.auditing.setting import Setting
+from dosimeter.defenses import NoDefense
+from dosimeter.errors import DosimeterError, SettingError
+from dosimeter.types import Reconstruction
+
+ROUNDING = 100
+"""Units of rounding that an entry of the update may be off."""
+
+
+class Certificate(NamedTuple):
+    """What is certain, as plain values, and the image that it is said of, where anything of it is."""
+
+    said: dict[str, Any]
+    image: Tensor | None  # (1, 1, C, H, W) clipped to [0, 1]
+
+
+def certify(seen: Seen, setting: Setting, found: Reconstruction) -> Certificate:
+    """Which share of the image the equations determine: by the attack that ran, or by the analytic one beside it."""
+    name = setting.attack.name
+    if not found.determined:
+        known = seen.observation.labels is not None
+        solver = Analytic(labels=labels_.Known() if known else labels_.FromLastLayer())
+        try:
+            solver.check(seen.target, seen.observation.batch)
+            found, name = solver(seen.target, [seen.observation], seed=setting.seed), solver.name
+        except DosimeterError as reason:
+            return Certificate({"refused": str(reason)}, None)
+    verdict = found.stopped[0]
+    holds = verdict not in (NOT_DETERMINED, INTERRUPTED)
+    match = float(found.match[0])
+    share = found.determined[0].get(IMAGE, 0.0) if holds else 0.0
+    said = {
+        "attack": name,
+        "verdict": verdict,
+        "share": share,
+        "layers": dict(found.determined[0]) if holds else {},
+        "match": match if match < torch.inf else None,
+    }
+    return Certificate(said, found.images.cpu().float().clamp(0, 1) if share else None)
+
+
+def labels_said(seen: Seen, setting: Setting, found: Reconstruction) -> dict[str, Any]:
+    """The labels that the attack used, and how often each class occurs at least."""
+    labels = None if found.labels is None else found.labels[0].tolist()
+    source = "granted" if setting.granted().labels else "recovered"
+    said: dict[str, Any] = {"source": source if labels is not None else "none", "found": labels}
+    return said | _least(seen, setting)
+
+
+def _least(seen: Seen, setting: Setting) -> dict[str, Any]:
+    """How often each class occurs at least, from one gradient that nothing was done to, or why that cannot be."""
+    if seen.client.step is not None or setting.defense != NoDefense() or seen.client.secrets:
+        return {}
+    try:
+        _, bias = find_last_layer(seen.target).gradients(seen.observation)
+    except SettingError:
+        return {}
+    if bias is None:
+        return {}
+    batch, rounding = seen.observation.batch, ROUNDING * torch.finfo(seen.target.mean.dtype).eps
+    if (
+        float(bias[0].abs().sum()) > 2 + rounding * bias.shape[1]
+        or abs(float(bias[0].sum())) > rounding * bias.shape[1]
+    ):
+        doubt = f"no mean over {batch} image(s) has such a gradient of the last bias, so the update is not what it was "
+        return {"doubt": doubt + "said to be: noise, another scale (a sum, another learning rate) or another model"}
+    counts = least_counts(bias[0], batch, rounding=rounding)
+    return {"least": {str(c): int(n) for c, n in enumerate(counts.tolist()) if n}}

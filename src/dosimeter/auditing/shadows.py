@@ -1,0 +1,73 @@
+"""How the match on a captured update compares with matches on updates of other images, whose truth is known."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from dosimeter.attacks.analytic.certificate import ROUNDING
+from dosimeter.auditing.judge import share
+from dosimeter.auditing.result import Result
+from dosimeter.defenses import Around
+from dosimeter.types import Reconstruction, Record, Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class InPlace(Around):
+    """A defense whose layers, and whose clipping, the model and the step have already."""
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        return model
+
+    def clips(self) -> None:
+        return None
+
+
+def compare(match: float | None, found: Reconstruction, beside: Result | None, dtype: torch.dtype) -> dict[str, Any]:
+    """Where the match stands among those of shadows, and how many images of better and of worse ones were read.
+
+    Args:
+        match: of the captured update, None where there is none to compare; lower is better.
+        found: of the captured update.
+        beside: the audit of the shadows, None where there are none.
+        dtype: of the attack. Solved images that explain their updates to rounding match equally well.
+    """
+    if beside is None:
+        return {"left_out": "there are no shadows: no updates of other images were made to compare with"}
+    said: dict[str, Any] = {"updates": len(beside.victims.ids)}
+    if "labels" in beside.scores:
+        said["labels"] = beside.scores["labels"]
+    if found.stopped[0] == "labels":
+        return said
+    batch, threshold = beside.victims.batch, beside.scores["success"]["threshold"]
+    rows = [beside.records[first : first + batch] for first in range(0, len(beside.records), batch)]
+    matches = [_number(row[0]["match"]) for row in rows]
+    said |= {
+        "matches": [value if value < math.inf else None for value in matches],
+        "ssim": [sum(_number(record["ssim"]) for record in row) / batch for row in rows],
+        "success": beside.scores["success"],
+        "blind": sum(_blind(record) >= threshold for record in beside.records),
+    }
+    if match is None:
+        return said
+    floor = ROUNDING * torch.finfo(dtype).eps if found.determined else 0.0
+    said["rank"] = 1 + sum(value < match for value in matches) if match > floor else 1
+    read = [sum(bool(record["read"]) for record in row) for row in rows]
+    for name, wanted in (("as_well", True), ("less_well", False)):
+        chosen = [n for n, value in zip(read, matches, strict=True) if (value <= max(match, floor)) is wanted]
+        said[name] = share(sum(chosen), batch * len(chosen)) if chosen else {"hits": 0, "of": 0}
+    return said
+
+
+def _number(value: object) -> float:
+    """A number of a record, infinity for none."""
+    return float(value) if isinstance(value, int | float) else math.inf
+
+
+def _blind(record: Record) -> float:
+    """The SSIM that the attack reaches without the update."""
+    floor = record["baseline"]
+    assert isinstance(floor, dict)
+    return float(floor["ssim"])

@@ -1,0 +1,172 @@
+"""From the files of a captured update to what an audit takes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dosimeter import clients, data, models, rng, task, trees
+from dosimeter.auditing import Capture, Setting
+from dosimeter.errors import ModelError, SettingError
+from dosimeter.types import Gradient, Shape, Step, Victims
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The options that go with a captured update, as words and numbers; their meaning is said at `audit_command`."""
+
+    model: str
+    weights: str | None
+    data_: str
+    attack: str
+    defense: str
+    step: str
+    guess_local_steps: str | None
+    guess_local_lr: str | None
+    average_orders: int | None
+    batch: int
+    steps: int | None
+    seed: int
+    split: str
+    size: int | None
+    channels: int | None
+    loss: str | None
+    batch_norm: str
+    threshold: float
+    delta: float | None
+    decoys: int
+    lpips: str | None
+    device: str
+    dtype: str
+    budget: float
+    workers: int | None
+    out_: str | None
+    overwrite: bool
+    as_json: bool
+    update: str | None
+    after: str | None
+    labels: str | None
+    truth: str | None
+    shape: str | None
+    shadows: int
+
+    @property
+    def guesses(self) -> bool:
+        return self.guess_local_steps is not None or self.guess_local_lr is not None
+
+
+class Material(NamedTuple):
+    """All that an audit of a captured update takes besides its setting."""
+
+    model: nn.Module  # before the update, with the layers that the defense adds
+    capture: Capture
+    shadows: Victims | None
+    truth: Victims | None
+    names: dict[str, Any]
+    dataset: data.Dataset | None
+    step: Step | None  # how the client made the update
+
+
+def load(asked: Asked, setting: Setting) -> Material:
+    """Read model, weights, update and truth, and pick shadows."""
+    assert asked.weights is not None
+    dataset: data.Dataset | None = None
+    if asked.shape is not None:
+        (model, name), shape = task.load_own_model(asked.model, seed=asked.seed), _shape(asked.shape)
+    else:
+        model, name, dataset = task.load_model(
+            asked.model, asked.data_, seed=asked.seed, size=asked.size, channels=asked.channels
+        )
+        shape = dataset.shape
+    with rng.scoped(asked.seed, "defense", "model"):
+        model = setting.defense.on_model(model, shape)
+    weights = Path(asked.weights)
+    models.load_checkpoint(model, weights)
+    _check_finite(model.state_dict(), weights)
+    step = _step(asked, setting.step)
+    update, said = _update(asked, model, step)
+    names = {"model": name, "weights": weights.name, "weights_fingerprint": task.fingerprint(weights)} | said
+    shadows = None
+    if dataset is not None and asked.shadows:
+        shadows = data.pick(dataset, asked.shadows, batch=asked.batch, seed=asked.seed, split=asked.split)
+        names |= {"shadows": dataset.name, "split": asked.split, "fingerprint": dataset.fingerprint}
+    truth = None if asked.truth is None else data.read_batch(asked.truth)
+    capture = Capture(update, shape, asked.batch, _labels(asked.labels))
+    return Material(model, capture, shadows, truth, names, dataset, _plain(step, asked))
+
+
+def _update(asked: Asked, model: nn.Module, step: Step | None) -> tuple[Gradient, dict[str, Any]]:
+    """The update as a client sends it, and what records say of where it is from."""
+    learned = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    if asked.update is not None:
+        path = Path(asked.update)
+        update = models.read_tensors(path, model, "update")
+        text = path.name
+    else:
+        assert asked.after is not None
+        path = Path(asked.after)
+        after = models.read_state(model, path)
+        _check_finite(after, path)
+        # In double: what is left of two near numbers is small.
+        update = {name: before.double() - after[name].double() for name, before in learned.items()}
+        text = f"before minus {path.name}"
+    trees.check_update(update, learned)
+    if isinstance(step, clients.LocalTraining) and asked.guess_local_lr is None:
+        update = {name: change / step.lr for name, change in update.items()}
+        text += f", divided by {step.lr:g}"
+    return update, {"update": text, "update_fingerprint": task.fingerprint(path)}
+
+
+def _step(asked: Asked, step: Step | None) -> Step | None:
+    """How the client made the update. Weights that changed without a learning rate are taken as one step at rate 1."""
+    local = isinstance(step, clients.LocalTraining)
+    if local and "lr=" not in asked.step and asked.guess_local_lr is None:
+        raise SettingError(
+            f"Expected the client's learning rate, by which its change of weights is divided, got --step {asked.step}; "
+            "write --step local:steps=5,lr=0.01, or let the attack guess it (--guess-local-lr)."
+        )
+    if asked.after is None or local:
+        return step
+    if step is not None:
+        raise SettingError(f"Weights after training go with --step local:..., got --step {asked.step}; give --update.")
+    return clients.LocalTraining(steps=1, lr=1.0)
+
+
+def _plain(step: Step | None, asked: Asked) -> Step | None:
+    """None where the step is one gradient in other words: one plain step on all images, at a rate that was said."""
+    plain = isinstance(step, clients.LocalTraining) and "lr=" in asked.step and not asked.guesses
+    if not plain or not isinstance(step, clients.LocalTraining):
+        return step
+    whole = step.batch_size is None or step.batch_size >= asked.batch
+    return None if whole and step.count(asked.batch) == 1 and step.optimiser == clients.optimisers.SGD() else step
+
+
+def _shape(text: str) -> Shape:
+    try:
+        channels, height, width = (int(part) for part in text.split(","))
+    except ValueError:
+        raise SettingError(f"A shape is channels, height, width, as in 3,32,32; got {text!r}.") from None
+    if min(channels, height, width) < 1:
+        raise SettingError(f"A shape has at least 1 channel and 1 pixel a side, got {text!r}.")
+    return channels, height, width
+
+
+def _labels(text: str | None) -> Tensor | None:
+    """Classes, or numbers with a point as targets of the user's own loss."""
+    if text is None:
+        return None
+    for kind in (int, float):
+        try:
+            return torch.tensor([kind(part) for part in text.split(",")])
+        except ValueError:
+            continue
+    raise SettingError(f"Labels are numbers joined by commas, as in 3,5; got {text!r}.")
+
+
+def _check_finite(state: Gradient, path: Path) -> None:
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            kind = "NaN" if tensor.isnan().any() else "infinity"
+            raise ModelError(f"{path.name}: expected finite weights, but {name!r} contains {kind}; save them again.")

@@ -1,0 +1,40 @@
+"""What audits of all kinds make of their options."""
+
+from pathlib import Path
+
+from dosimeter import metrics, spec
+from dosimeter.attacks import AverageOrders, GuessSteps, Search
+from dosimeter.errors import SettingError
+from dosimeter.types import Attack
+
+
+def guessing(attack: Attack, steps: str | None, rates: str | None, orders: int | None) -> Attack:
+    """The attack, or the same by somebody who does not know all of how clients train locally."""
+    guess = steps is not None or rates is not None
+    if not guess and orders is None:
+        return attack
+    if not isinstance(attack, Search):
+        raise SettingError(f"Local training is guessed by a search, and {attack.name!r} is none; use --attack ig.")
+    if guess and orders is not None:
+        raise SettingError("Guessing local steps and averaging orders do not go together; choose one of them.")
+    if orders is not None:
+        return AverageOrders(attack=attack, draws=orders)
+    return GuessSteps(
+        attack=attack,
+        guesses=() if steps is None else spec.several("--guess-local-steps", steps, int),
+        rates=() if rates is None else spec.several("--guess-local-lr", rates, float),
+    )
+
+
+def fresh(name: str) -> Path:
+    """A folder under runs/ that is not there yet."""
+    number = 1
+    while (folder := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+def load_lpips(path: Path | None) -> metrics.Lpips | None:
+    """LPIPS by the weights that were named or that are at hand."""
+    found = path or metrics.find_weights(None)
+    return None if found is None else metrics.Lpips.load(found)

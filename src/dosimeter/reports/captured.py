@@ -1,0 +1,149 @@
+"""The page of a captured update."""
+
+import math
+
+from dosimeter.auditing import Captured
+from dosimeter.reports import figures, gallery, plot, sections, standing
+from dosimeter.reports.markup import Html, join, tag
+from dosimeter.reports.pictures import embed
+from dosimeter.reports.words import blind_reads, number, verdict
+
+
+def main(result: Captured) -> list[Html]:
+    """The sections in reading order."""
+    judged = result.judged
+    note = "The search or its shadows were cut short; the numbers are those reached by then."
+    banner = tag("p", tag("strong", "Interrupted. "), note, class_="banner", role="note")
+    about = "The truth was given for scores alone; the attack did not see it." if judged else standing.UNSEEN
+    head = verdict(judged) if judged else standing.certainty(result)
+    parts = (standing.doubt(result), standing.labels(result), standing.comparison(result))
+    rest = standing.said(result) if judged else " ".join(filter(None, parts))
+    return [
+        Html() if result.status == "complete" else banner,
+        tag(
+            "section",
+            tag("h2", head),
+            tag("p", rest),
+            tag("p", standing.CAVEAT + about),
+            _tiles(result),
+            **_tone(result),
+        ),
+        sections.section(
+            "images", "What the attack made of it", gallery.highlights(judged) if judged else _images(result)
+        ),
+        sections.section("certain", "What is certain", _certain(result)),
+        sections.section("shadows", "Beside updates of other images", _shadows(result)),
+        sections.section("scores", "Scores beside the truth", sections.scores(judged)) if judged else Html(),
+        sections.section("figures", "How it went", _figures(result)),
+        sections.section("threat", "What the attacker was granted", sections.threat(result)),
+        sections.section("settings", "Settings", sections.settings(result)),
+        sections.section("gallery", "All images", gallery.gallery(judged)) if judged else Html(),
+        sections.section("again", "Run it again", sections.rerun(result)),
+    ]
+
+
+def _tone(result: Captured) -> dict[str, str]:
+    """Loud where an image is certain or, beside the truth, read; never calm without the truth."""
+    if judged := result.judged:
+        beyond = judged.scores["success"]["hits"] > blind_reads(judged)
+        return {"class_": "verdict loud" if beyond else "verdict calm"}
+    certain = result.scores["certificate"].get("verdict") == "recovered"
+    return {"class_": "verdict loud" if certain else "verdict warm"}
+
+
+def _tiles(result: Captured) -> Html:
+    """The few numbers that matter, large."""
+    one, beside, match = result.scores["certificate"], result.scores["shadows"], result.scores["match"]
+    share = "none" if not one.get("share") else f"{100 * one['share']:.0f} %"
+    shown = [sections.tile("Certain of the image", share, one.get("verdict", "not solved for"))]
+    if match is not None:
+        place = f"place {beside['rank']} of {beside['updates'] + 1} with the shadows" if "rank" in beside else ""
+        shown.append(sections.tile("Matching loss", number(match), *filter(None, [place])))
+    if "success" in beside:
+        shown.append(sections.share_tile("Shadows' images read", beside["success"]))
+    if result.judged:
+        found = result.judged.scores["scores"]["ssim"]
+        shown.append(sections.tile("SSIM with the truth", f"{found['mean']:.2f}"))
+    return tag("dl", *shown, class_="tiles")
+
+
+def _images(result: Captured) -> Html:
+    """Every reconstruction beside what the same attack gives without the update."""
+    cells = []
+    for record, image, blind in zip(result.records, result.images[0], result.baseline[0], strict=True):
+        used = f"label {record['label_used']}" if "label_used" in record else "no label"
+        who = f"Image {record['image']}"
+        pair = [
+            embed(image, f"Reconstruction of {who.lower()}, {used}", reduce=True),
+            embed(blind, f"What the attack gives for {who.lower()} without the update", reduce=True),
+        ]
+        caption = tag("figcaption", tag("b", who), tag("br"), used)
+        cells.append(tag("figure", tag("div", *pair, class_="pair"), caption))
+    note = "Reconstruction on the left; on the right what the same attack gives without the update, by its prior alone."
+    return join([tag("p", note, class_="note"), tag("div", *cells, class_="gallery")])
+
+
+def _certain(result: Captured) -> Html:
+    body = [(tag("b", what), value, why) for what, value, why in standing.facts(result)]
+    table = sections.table(("Of what", "How much", "Why"), body, "rates")
+    if result.certified is None:
+        return table
+    one = result.scores["certificate"]
+    words = "The certain image" if one["verdict"] == "recovered" else "What is certain, the rest filled in smoothly"
+    picture = embed(result.certified[0, 0], f"{words}, by the {one['attack']} attack", reduce=True)
+    figure = tag("figure", picture, tag("figcaption", tag("b", words), tag("br"), f"by {one['attack']}"))
+    return join([table, tag("div", figure, class_="gallery")])
+
+
+def _shadows(result: Captured) -> Html:
+    if why := result.scores["shadows"].get("left_out"):
+        return tag("p", f"Left out: {why}.")
+    source = result.settings.get("shadows", "the caller's")
+    note = (
+        f"Shadows are images of the auditor's own ({source}): their updates are made and attacked like this one, and "
+    )
+    note += "their truth is known. They speak for this update as far as its images resemble them."
+    body = [(tag("b", share.name), share.text, share.note) for share in standing.rates(result)]
+    table = sections.table(("Rate", "With its 95 % interval", "Of what"), body, "rates")
+    return join([tag("p", note, class_="note"), table])
+
+
+def _figures(result: Captured) -> Html:
+    lines = "How far the reconstruction's update is from the captured one."
+    parts = [sections.drawing(figures.curves(result.curve), "Matching loss. ", lines)]
+    if "rank" in result.scores["shadows"] and (cloud := _cloud(result)):
+        words = "A dot for every shadow update, red where it was read; the dashed line is the captured update's match."
+        parts.append(sections.drawing(cloud, "Shadows by match and SSIM. ", words))
+    return tag("div", *parts, class_="figures")
+
+
+def _cloud(result: Captured) -> Html | None:
+    """Shadows by matching loss, on a logarithmic axis, and mean SSIM; the captured update's loss across."""
+    beside, match = result.scores["shadows"], result.scores["match"]
+    dots = [(m, s) for m, s in zip(beside["matches"], beside["ssim"], strict=True) if m is not None and m > 0]
+    if not dots or match <= 0:
+        return None
+    low, high, ticks = plot.log_axis(min(match, *(m for m, _ in dots)), max(match, *(m for m, _ in dots)))
+    frame, least = plot.Frame(), min(0.0, *(s for _, s in dots))
+
+    def across(value: float) -> float:
+        return frame.x(math.log(value / low) / math.log(high / low))
+
+    def up(value: float) -> float:
+        return frame.y((value - least) / (1 - least))
+
+    left = [(up(fifth / 5), f"{fifth / 5:.1f}") for fifth in range(6)]
+    below = [(across(tick), plot.short(tick)) for tick in ticks]
+    edge, threshold = across(match), beside["success"]["threshold"]
+    return plot.figure(
+        f"SSIM over matching loss of {len(dots):,} shadow updates; the captured update's loss is {number(match)}.",
+        plot.axes(frame, left, below, x="matching loss", y="SSIM"),
+        tag(
+            "g",
+            *(
+                tag("circle", cx=plot.at(across(m)), cy=plot.at(up(s)), r=4, class_="hit" if s >= threshold else "with")
+                for m, s in dots
+            ),
+        ),
+        plot.straight((edge, frame.top), (edge, frame.bottom), "threshold"),
+    )

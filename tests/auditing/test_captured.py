@@ -1,0 +1,361 @@
+"""A captured update is audited without the truth, and the truth changes nothing but the scores."""
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import dosimeter as dm
+from dosimeter import auditing, store
+from dosimeter.attacks.counts import least_counts
+from dosimeter.auditing import shadows as shadows_
+from dosimeter.auditing.seeing import with_labels
+from dosimeter.errors import DataError, SettingError, UpdateError
+from dosimeter.reports import page, standing
+from dosimeter.types import Curve, Reconstruction, Victims
+
+SHAPE = (1, 6, 6)
+SEARCH = dm.presets.inverting_gradients(steps=8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipping(dm.Defense):
+    """Clips every example's gradient."""
+
+    def clips(self) -> float:
+        return 1.0
+
+
+def small_model(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.ReLU(), nn.Linear(24, 5))
+
+
+def some_victims(n: int, batch: int = 1, seed: int = 1) -> Victims:
+    rng = torch.Generator().manual_seed(seed)
+    labels = torch.randint(5, (n, batch), generator=rng)
+    places = torch.arange(n * batch).reshape(n, batch)
+    return Victims(torch.rand(n, batch, *SHAPE, generator=rng), labels, places, tuple(f"s{seed}:{i}" for i in range(n)))
+
+
+def gradient(model: nn.Module, victims: Victims) -> dict[str, Tensor]:
+    loss = F.cross_entropy(model(victims.images[0]), victims.labels[0])
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+
+
+def audited(private: Victims, **more: object) -> dm.Captured:
+    model = small_model()
+    given_: dict[str, object] = {
+        "attack": dm.presets.analytic(),
+        "shape": SHAPE,
+        "batch": private.batch,
+        "progress": False,
+    }
+    return dm.audit_update(model, gradient(model, private), **given_ | more)  # type: ignore[arg-type]
+
+
+def test_an_exact_attack_is_certain_of_the_image_without_the_truth() -> None:
+    truth = some_victims(1)
+    result = audited(truth)
+    assert result.judged is None
+    assert result.originals is None
+    assert result.scores["certificate"]["verdict"] == "recovered"
+    assert result.scores["certificate"]["share"] == 1.0
+    assert torch.allclose(result.images, truth.images, atol=1e-4)
+    assert result.scores["labels"]["found"] == truth.labels[0].tolist()
+    assert "left_out" in result.scores["shadows"]
+    assert "ssim" not in result.records[0]
+    assert not result.threat.labels
+
+
+def test_a_search_has_the_certificate_of_the_analytic_attack_beside_it() -> None:
+    truth = some_victims(1)
+    result = audited(truth, attack=SEARCH)
+    assert result.scores["certificate"]["attack"] == "analytic"
+    assert result.scores["certificate"]["verdict"] == "recovered"
+    assert "by the analytic attack, which ran beside ig" in standing.said(result)
+    assert result.certified is not None
+    assert torch.allclose(result.certified, truth.images, atol=1e-4)
+    assert not torch.allclose(result.images, truth.images, atol=1e-4)
+    assert "The certain image" in page.render(result)
+
+
+def test_noise_leaves_nothing_certain() -> None:
+    model, truth = small_model(), some_victims(1)
+    rng = torch.Generator().manual_seed(0)
+    update = {n: g + 0.01 * torch.randn(g.shape, generator=rng) for n, g in gradient(model, truth).items()}
+    result = dm.audit_update(model, update, attack=dm.presets.analytic(), shape=SHAPE, progress=False)
+    assert result.scores["certificate"]["share"] == 0.0
+    assert result.certified is None
+    assert standing.certainty(result).startswith("No image is certain")
+
+
+@pytest.mark.parametrize(("scale", "doubted"), [(1.0, False), (4.0, True)])
+def test_an_update_that_cannot_be_a_mean_is_doubted(scale: float, doubted: bool) -> None:
+    model, truth = small_model(), some_victims(1, batch=3)
+    update = {name: scale * g for name, g in gradient(model, truth).items()}
+    given_: dict[str, object] = {"attack": dm.presets.labels_only(), "shape": SHAPE, "batch": 3, "progress": False}
+    result = dm.audit_update(model, update, **given_)  # type: ignore[arg-type]
+    assert ("doubt" in result.scores["labels"]) is doubted
+    assert ("least" in result.scores["labels"]) is not doubted
+    assert ("Beware" in page.render(result)) is doubted
+
+
+def test_the_truth_adds_scores_and_changes_nothing_else() -> None:
+    truth = some_victims(1, batch=2)
+    shadows = some_victims(2, batch=2, seed=5)
+    without, beside = (audited(truth, attack=SEARCH, shadows=shadows, truth=t) for t in (None, truth))
+    assert beside.judged is not None
+    assert {key: value for key, value in beside.scores.items() if key != "judged"} == without.scores
+    order = [int((image - without.images[0]).flatten(1).abs().sum(1).argmin()) for image in beside.images[0]]
+    assert sorted(order) == [0, 1]
+    assert torch.equal(without.images[0, order], beside.images[0])
+    assert [record["label"] for record in beside.records] == truth.labels[0].tolist()
+    assert beside.scores["judged"]["success"]["of"] == 2
+
+
+def test_shadows_are_an_ordinary_audit_with_the_same_attack() -> None:
+    truth, shadows = some_victims(1), some_victims(3, seed=9)
+    result = audited(truth, attack=SEARCH, shadows=shadows)
+    attack = with_labels(SEARCH, None)
+    plain = dm.audit(small_model(), shadows, attack=attack, progress=False)
+    said = result.scores["shadows"]
+    assert said["matches"] == pytest.approx([record["match"] for record in plain.records])
+    assert said["success"] == plain.scores["success"]
+    assert said["as_well"]["of"] + said["less_well"]["of"] == 3
+    assert said["rank"] == 1 + sum(m < result.scores["match"] for m in said["matches"])
+
+
+def test_an_update_that_is_a_shadow_stands_where_its_shadow_stands() -> None:
+    shadows = some_victims(4, seed=3)
+    one = shadows.take(slice(2, 3))
+    result = audited(one, attack=dm.presets.analytic(), shadows=shadows)
+    assert result.scores["match"] == pytest.approx(result.scores["shadows"]["matches"][2])
+    assert result.scores["shadows"]["rank"] == 1  # all explain their updates to rounding
+    assert result.scores["shadows"]["as_well"]["of"] == 4
+
+
+def test_labels_are_recovered_unless_they_are_granted() -> None:
+    truth = some_victims(1, batch=4)
+    assert SEARCH.needs().labels
+    recovered, granted = audited(truth, attack=SEARCH), audited(truth, attack=SEARCH, labels=truth.labels[0])
+    assert recovered.scores["labels"]["source"] == "recovered"
+    assert sorted(recovered.scores["labels"]["found"]) == sorted(truth.labels[0].tolist())
+    assert granted.scores["labels"] | {"source": "", "least": {}} == {
+        "source": "",
+        "found": truth.labels[0].tolist(),
+        "least": {},
+    }
+    assert (recovered.threat.labels, granted.threat.labels) == (False, True)
+    wrapped = dm.presets.leaving_out(steps=5)
+    assert not with_labels(wrapped, None).needs().labels
+    with pytest.raises(SettingError, match="finds the labels"):
+        audited(truth, attack=dm.presets.labels_only(), labels=truth.labels[0])
+
+
+def test_labels_alone_show_no_match_and_no_image_rate() -> None:
+    result = audited(some_victims(1, batch=3), attack=dm.presets.labels_only(), shadows=some_victims(2, 3, seed=4))
+    assert result.scores["match"] is None
+    assert "success" not in result.scores["shadows"]
+    assert result.scores["shadows"]["labels"]["of"] == 6
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.integers(0, 50), st.floats(0.1, 30))
+@settings(max_examples=60, deadline=None)
+def test_the_least_counts_are_never_more_than_there_are(labels: list[int], seed: int, scale: float) -> None:
+    logits = scale * torch.randn(len(labels), 5, generator=torch.Generator().manual_seed(seed)).double()
+    true = F.one_hot(torch.tensor(labels), 5)
+    bias = (logits.softmax(1) - true).mean(0)
+    least = least_counts(bias, len(labels), rounding=1e-12)
+    assert (least <= true.sum(0)).all()
+    assert (least >= 0).all()
+
+
+@cache
+def plain_audit(victims: int) -> auditing.Result:
+    return dm.audit(small_model(), some_victims(victims, seed=2), attack=dm.presets.analytic(), progress=False)
+
+
+@cache
+def plain_capture() -> dm.Captured:
+    return audited(some_victims(1))
+
+
+def shadow_result(matches: list[float | None], read: list[bool]) -> auditing.Result:
+    plain = plain_audit(len(matches))
+    records = [
+        record | {"match": m, "read": r, "ssim": 0.9 if r else 0.1}
+        for record, m, r in zip(plain.records, matches, read, strict=True)
+    ]
+    success = plain.scores["success"] | auditing.judge.share(sum(read), len(read))
+    return replace(plain, records=records, scores=plain.scores | {"success": success})
+
+
+def found_with(match: float) -> Reconstruction:
+    none = torch.zeros(1)
+    images = torch.zeros(1, 1, *SHAPE)
+    return Reconstruction(images, None, torch.tensor([match]), none, none, ("steps",), Curve((0,), none[None]))
+
+
+@pytest.mark.parametrize(
+    ("match", "rank", "as_well", "less_well", "sentence"),
+    [
+        (0.15, 2, (1, 1), (1, 3), "matched as well as this one (loss 0.150) were read in 1 of 1 case, those"),
+        (0.3, 3, (2, 3), (0, 1), "were read in 2 of 3 cases, those that matched less well in 0 of 1."),
+        (0.01, 1, (0, 0), (2, 4), "matched better (loss 0.010) than each"),
+        (7.0, 4, (2, 3), (0, 1), "were read in 2 of 3 cases"),
+        (None, None, None, None, "it diverged"),
+    ],
+)
+def test_a_match_is_placed_among_the_shadows(
+    match: float | None,
+    rank: int | None,
+    as_well: tuple[int, int] | None,
+    less_well: tuple[int, int] | None,
+    sentence: str,
+) -> None:
+    beside = shadow_result([0.1, 0.2, 0.3, None], [True, True, False, False])
+    said = shadows_.compare(match, found_with(0.0), beside, torch.float32)
+    assert said.get("rank") == rank
+    if as_well is not None and less_well is not None:
+        assert (said["as_well"]["hits"], said["as_well"]["of"]) == as_well
+        assert (said["less_well"]["hits"], said["less_well"]["of"]) == less_well
+    result = plain_capture()
+    told = replace(result, scores=result.scores | {"match": match, "shadows": said})
+    assert sentence in standing.comparison(told)
+
+
+def test_the_worst_match_of_all_is_told_from_a_good_one() -> None:
+    beside = shadow_result([0.1, 0.2], [True, True])
+    said = shadows_.compare(0.5, found_with(0.5), beside, torch.float32)
+    result = plain_capture()
+    text = standing.comparison(replace(result, scores=result.scores | {"match": 0.5, "shadows": said}))
+    assert "less well" in text
+    assert "do not tell" in text
+
+
+def test_a_delta_of_local_steps_is_audited_as_such() -> None:
+    model, truth = small_model(), some_victims(1)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.2)
+    for _ in range(3):
+        optimiser.zero_grad()
+        F.cross_entropy(model(truth.images[0]), truth.labels[0]).backward()
+        optimiser.step()
+    update = {name: (before[name] - p.detach()) / 0.2 for name, p in model.named_parameters()}
+    step = dm.clients.LocalTraining(steps=3, lr=0.2)
+    start = small_model()
+    given_: dict[str, object] = {"attack": dm.presets.analytic(), "shape": SHAPE, "progress": False}
+    right = dm.audit_update(start, update, step=step, **given_)  # type: ignore[arg-type]
+    wrong = dm.audit_update(start, update, **given_)  # type: ignore[arg-type]
+    assert right.scores["certificate"]["verdict"] == "recovered"
+    assert "least" not in right.scores["labels"]
+    assert wrong.scores["certificate"]["verdict"] == "not determined"
+
+
+def test_a_defense_that_changes_the_model_is_in_the_model_and_clipping_is_simulated() -> None:
+    truth, shadows = some_victims(1), some_victims(2, seed=8)
+    defense = dm.defenses.BY_NAME["precode"]()
+    torch.manual_seed(1)
+    model = defense.on_model(small_model(), SHAPE)
+    plain = auditing.make_target(model, SHAPE, auditing.Setting(attack=SEARCH), batch=1, labels=truth.labels[0])
+    update = {name: torch.full_like(p, 0.01) for name, p in plain.parameters.items()}
+    result = dm.audit_update(
+        model, update, attack=SEARCH, shape=SHAPE, defense=defense, shadows=shadows, progress=False
+    )
+    assert result.scores["shadows"]["updates"] == 2
+    assert "least" not in result.scores["labels"]
+    clipped = audited(truth, attack=SEARCH, defense=Clipping(), shadows=shadows)
+    assert "ClippedGradient" in clipped.settings["step"]
+
+
+def test_a_run_without_the_truth_survives_its_folder_and_has_no_scores_on_its_page(tmp_path: Path) -> None:
+    result = audited(some_victims(1, batch=2), attack=SEARCH, shadows=some_victims(2, 2, seed=6))
+    dm.report(result, tmp_path / "run")
+    run = store.read_run(tmp_path / "run")
+    assert run.document == json.loads(json.dumps(result.document()))
+    assert sorted(run.tensors) == ["baseline", "curve", "curve_steps", "images"]
+    assert sorted(p.name for p in (tmp_path / "run" / "images").iterdir()) == [
+        "victim-000-0-reconstruction.png",
+        "victim-000-1-reconstruction.png",
+    ]
+    text = (tmp_path / "run" / "report.html").read_text()
+    for words in ("Scores beside the truth", "PSNR", "Most exposed", "original", "private images of the victims"):
+        assert words not in text
+    for words in ("What is certain", "Beside updates of other images", standing.UNSEEN):
+        assert words in text
+
+
+def test_a_run_with_the_truth_has_originals_and_scores(tmp_path: Path) -> None:
+    truth = some_victims(1)
+    result = audited(truth, truth=truth)
+    dm.report(result, tmp_path / "run")
+    tensors = store.read_run(tmp_path / "run").tensors
+    assert tensors["originals"].equal(truth.images)
+    assert torch.allclose(tensors["certified"], truth.images, atol=1e-4)
+    text = page.render(result)
+    assert "Scores beside the truth" in text
+    assert "The image was read" in text
+
+
+def test_only_a_captured_run_may_lack_originals(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    dm.report(audited(some_victims(1)), folder)
+    document = json.loads((folder / "records.json").read_text())
+    (folder / "records.json").write_text(json.dumps(document | {"captured": False}))
+    with pytest.raises(DataError, match="has no originals"):
+        store.read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        ({"truth": some_victims(1, batch=2)}, r"Expected truth of .* \(1, 1, 6, 6\).* got \(2, 1, 6, 6\)"),
+        ({"truth": some_victims(2)}, "one batch behind the update"),
+        ({"shadows": some_victims(2, batch=3)}, "Expected shadows of"),
+        ({"labels": torch.tensor([1, 2])}, r"a label for each of the 1 image\(s\).* got 2"),
+        ({"labels": torch.tensor([-100])}, "classes from 0 on, got -100"),
+        ({"batch": 0}, "at least 1 image"),
+        ({"attack": dm.presets.inverting_gradients(secrets="known")}, "nobody knows of a captured update"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_work(more: dict[str, object], match: str) -> None:
+    with pytest.raises((SettingError, DataError), match=match):
+        audited(some_victims(1), **more)
+
+
+def test_an_update_that_is_no_gradient_of_the_model_is_refused() -> None:
+    model, truth = small_model(), some_victims(1)
+    update = gradient(model, truth)
+    first = next(iter(update))
+    for bad, match in (
+        ({first: update[first].long()}, "is of int64, expected floats"),
+        ({first: update[first] * torch.nan}, "contains NaN"),
+        ({first: update[first][:1]}, "has shape"),
+    ):
+        with pytest.raises(UpdateError, match=match):
+            dm.audit_update(model, update | bad, attack=dm.presets.analytic(), shape=SHAPE)
+
+
+def test_ctrl_c_keeps_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dosimeter.auditing import captured
+
+    def interrupted(*_: object, **__: object) -> auditing.Result:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(captured, "perform", interrupted)
+    with pytest.raises(auditing.InterruptedCapture) as caught:
+        audited(some_victims(1), shadows=some_victims(2, seed=7))
+    result = caught.value.result
+    assert result.status == "interrupted"
+    assert result.scores["certificate"]["verdict"] == "recovered"
+    assert "left_out" in result.scores["shadows"]
+    assert "Interrupted." in page.render(result)
