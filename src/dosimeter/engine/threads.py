@@ -20,13 +20,16 @@ R = TypeVar("R")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt in glibc's malloc.h
 
 
-def run(work: Callable[[T], R], tiles: Sequence[T], *, workers: int, stop: threading.Event) -> list[R]:
+def run(
+    work: Callable[[T], R], tiles: Sequence[T], *, workers: int, stop: threading.Event, release: bool = True
+) -> list[R]:
     """work(tile) of all tiles in their order, `workers` at a time, each operation on a single thread.
 
-    Ctrl-C sets `stop`, which `work` is expected to heed; tiles not begun by then are left out.
+    Ctrl-C sets `stop`, which `work` is expected to heed; tiles not begun by then are left out. With `release` memory is
+    given back after every tile, which takes a tenth of a second and is for tiles that take much of both.
     """
     with one_thread_each(), ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        waiting = [pool.submit(_unless_stopped, work, tile, stop) for tile in tiles]
+        waiting = [pool.submit(_unless_stopped, work, tile, stop, release) for tile in tiles]
         while True:
             try:
                 # In short waits: a signal that the system hands to a worker is heard only by a main thread that runs.
@@ -56,11 +59,12 @@ def _failed(waiting: Sequence[Future[Any]]) -> BaseException | None:
     return next((future.exception() for future in waiting if future.done() and future.exception()), None)
 
 
-def _unless_stopped(work: Callable[[T], R], tile: T, stop: threading.Event) -> tuple[R] | None:
+def _unless_stopped(work: Callable[[T], R], tile: T, stop: threading.Event, release: bool) -> tuple[R] | None:
     if stop.is_set():
         return None
     done = (work(tile),)
-    release_memory()
+    if release:
+        release_memory()
     return done
 
 

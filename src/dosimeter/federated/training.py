@@ -76,7 +76,7 @@ def _round(federation: Federation, at: Checkpoint, tested: bool, workers: int) -
     def work(client: int) -> Fit:
         return fit(federation, at.state, client, at.done, at.private.get(client), at.optimisers.get(client))
 
-    fits = engine.threads.run(work, took_part, workers=workers, stop=threading.Event())
+    fits = engine.threads.run(work, took_part, workers=workers, stop=threading.Event(), release=False)
     if len(fits) < len(took_part):
         raise KeyboardInterrupt
     fitting = time.perf_counter() - began

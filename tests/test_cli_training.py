@@ -1,0 +1,149 @@
+"""Training on the command line: killed and resumed, followed, compared, calibrated, refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dosimeter.cli import app
+from small_federation import dataset
+
+MODEL = """
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Sigmoid(), nn.Linear(8, 3))
+"""
+
+TASK = ("--model", "mine.py:make", "--data", "rows.npz")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model and a data set."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MODEL)
+    rows = dataset()
+    arrays = {
+        f"{split}_{part}": getattr(rows, f"{split}_{part}")
+        for split in ("train", "test")
+        for part in ("images", "labels")
+    }
+    np.savez("rows.npz", **arrays)
+    return tmp_path
+
+
+def call(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join(result.stdout.split()), " ".join(result.stderr.split())
+
+
+def test_a_training_says_how_it_went(here: Path) -> None:
+    code, out, err = call(
+        "train", *TASK, "--protocol", "ppp:rounds=4,clients=3,lr=0.05", "--seeds", "2", "--out", "run"
+    )
+    assert code == 0
+    assert "±" in out
+    assert "samples/s" in err
+    for seed in (0, 1):
+        history = json.loads((here / "run" / f"seed-{seed}" / "training.json").read_text())
+        assert [entry["round"] for entry in history["rounds"]] == [1, 2, 3, 4]
+        assert (here / "run" / f"seed-{seed}" / "model.safetensors").is_file()
+    assert "<svg" in (here / "run" / "training.html").read_text()
+    code, _, _ = call("audit", *TASK, "--weights", "run/seed-0/model.safetensors", "--steps", "3", "--victims", "2")
+    assert code == 0
+
+
+def test_a_killed_training_ends_as_an_unbroken_one(here: Path) -> None:
+    words = [*TASK, "--protocol", "ppp:rounds=80,clients=4,lr=0.01", "--defense", "noise:sigma=0.01"]
+    assert call("train", *words, "--out", "whole")[0] == 0
+    command = [sys.executable, "-c", "from dosimeter.cli import main; main()", "train", *words, "--out", "broken"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
+    kept = here / "broken" / "seed-0" / "round.safetensors"
+    deadline = time.monotonic() + 120
+    while not kept.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = len(json.loads((here / "broken" / "seed-0" / "training.json").read_text())["rounds"])
+    assert 0 < done < 80
+    assert call("train", *words, "--out", "broken")[0] == 0
+    whole = here / "whole" / "seed-0" / "round.safetensors"
+    assert kept.read_bytes() == whole.read_bytes()
+
+
+def test_leakage_is_followed_over_rounds(here: Path) -> None:
+    words = ("follow", *TASK, "--protocol", "bayes:steps=1,rounds=4", "--at", "0+2+4", "--victims", "2", "--steps", "5")
+    code, out, _ = call(*words, "--server", "honest", "--server", "permuted-rows", "--out", "run")
+    assert code == 0
+    assert out.count("permuted-rows") == 3
+    points = json.loads((here / "run" / "leakage.json").read_text())["points"]
+    assert {point["round"] for point in points} == {0, 2, 4}
+    assert "Accuracy." in (here / "run" / "training.html").read_text()
+
+
+def test_defenses_are_compared_and_kept(here: Path) -> None:
+    words = ("compare", *TASK, "--protocol", "ppp:rounds=2,clients=3", "--victims", "2", "--steps", "5", "--out", "run")
+    code, _, err = call(*words, "--defense", "none", "--defense", "noise:sigma=0.1")
+    assert code == 0
+    assert err.count("attacks were tried") == 2
+    before = (here / "run" / "compare.json").stat().st_mtime_ns
+    assert call(*words, "--defense", "none")[0] == 0
+    assert (here / "run" / "compare.json").stat().st_mtime_ns == before
+    page = (here / "run" / "compare.html").read_text()
+    assert "noise:sigma=0.1" not in page  # only what this call asked for
+    assert "1 - SSIM" in page
+    code, _, err = call(*words, "--defense", "none", "--seeds", "2")
+    assert code == 2
+    assert "other settings" in err
+
+
+def test_a_defense_is_calibrated(here: Path) -> None:
+    words = (
+        "calibrate",
+        *TASK,
+        "--protocol",
+        "ppp:rounds=2,clients=3",
+        "--victims",
+        "2",
+        "--steps",
+        "5",
+        "--out",
+        "run",
+    )
+    code, out, err = call(*words, "--defense", "noise", "--allow", "1")
+    assert code == 0
+    assert "sigma=0.0001 stops all attacks" in err
+    assert "noise:sigma=0.0001: " in out
+    assert "accuracy" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", *TASK, "--protocol", "pp"), "Unknown protocol 'pp'"),
+        (("train", *TASK, "--protocol", "ppp:rounds=0"), "rounds of at least 1"),
+        (("train", *TASK, "--protocol", "ppp:round=3"), "Did you mean 'rounds'"),
+        (("train", *TASK, "--protocol", "ppp:clients=100"), "cannot give 100 clients one each"),
+        (("train", *TASK, "--defense", "noise:sigma=-1"), "at least 0"),
+        (("train", *TASK, "--out", "mine.py"), "mine.py"),
+        (("follow", *TASK, "--at", "0+many"), "a whole number"),
+        (("follow", *TASK, "--at", "0+500"), "no round 500"),
+        (("follow", *TASK, "--server", "nobody"), "Unknown server"),
+        (("compare", *TASK, "--defense", "nothing"), "Unknown defense"),
+        (("calibrate", *TASK, "--defense", "none"), "no strength"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(here: Path, words: tuple[str, ...], said: str) -> None:
+    code, _, err = call(*words)
+    assert code == 2, err
+    assert said in err
+    assert not (here / "runs").exists()
