@@ -262,7 +262,8 @@ def conclude(trials: list[Trial]) -> Result:
     """The strongest attack's result with the whole panel beside it."""
     best = strongest(trials).result
     assert best is not None
-    return replace(best, panel=rows(trials), verdict=verdict(trials))
+    seen = [(t.contender.attack.name, t.result.images) for t in trials if t.result is not None]
+    return replace(best, panel=rows(trials), verdict=verdict(trials), seen=seen)
 
 
 def verdict(trials: list[Trial]) -> str:

@@ -30,6 +30,7 @@ class Result:
     explanation: list[Explanation]  # of the engine's choices, where it was asked for
     panel: list[dict[str, Any]] = field(default_factory=list)  # all attacks that were tried, where there were several
     verdict: str = ""  # what they say together
+    seen: list[tuple[str, Tensor]] = field(default_factory=list)  # what each of them saw, (V, B, C, H, W)
 
     @property
     def originals(self) -> Tensor:

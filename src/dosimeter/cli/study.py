@@ -10,6 +10,7 @@ from rich.markup import escape
 from dosimeter import studies
 from dosimeter.cli.console import err, out, refusals
 from dosimeter.errors import SettingError, unknown
+from dosimeter.reports import charts
 
 DENSITIES = "densities"
 
@@ -52,7 +53,19 @@ def study_command(
             said = ", ".join(cell for cell in study.cells(row, outcome) if cell != "-")
             err.print(escape(f"{len(found)}/{len(rows)} {said} ({took})"), highlight=False, soft_wrap=True)
     out.print(f"{study.question}\n", markup=False, highlight=False, soft_wrap=True)
+    _draw(found, folder)
     out.print(studies.as_markdown(study, found), markup=False, highlight=False, soft_wrap=True)
+
+
+def _draw(found: list[tuple[studies.Row, studies.Outcome]], folder: Path) -> None:
+    """The rows' mean SSIM as bars, where defense and attack tell the rows apart."""
+    bars = {}
+    for row, outcome in found:
+        attack = (outcome.chosen or row.attack).partition(":")[0]
+        bars[", ".join([row.defense, attack, *([f"{row.rounds} rounds"] if row.rounds else [])])] = outcome.ssim
+    if len(bars) == len(found):
+        with refusals():
+            charts.write_svg(folder / "study.svg", charts.bars(bars, x="mean SSIM", threshold=0.5))
 
 
 def _densities(folder: Path, points: int, steps: int) -> None:

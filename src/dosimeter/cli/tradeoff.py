@@ -165,7 +165,7 @@ def _write_page(path: Path, found: list[Balance], threshold: float, about: str) 
         "Utility and privacy",
         about,
         [
-            ("The trade-off", charts.captioned(drawn, "Accuracy against 1 - SSIM of the strongest attack.", words)),
+            ("The trade-off", charts.side_by_side(charts.captioned(drawn, "Accuracy against 1 - SSIM.", words))),
             ("Costs", charts.table(HEAD, rows)),
             ("Verdicts", charts.table(("defense", "what was tried"), verdicts)),
         ],

@@ -60,6 +60,43 @@ def scatter(
     return plot.figure(f"{y} against {x}: {', '.join(series)}.", plot.axes(frame, left, below, x=x, y=y), *drawn)
 
 
+def bars(values: Mapping[str, float], *, x: str, threshold: float | None = None) -> Html:
+    """A bar for every value between 0 and 1, to the right, with its name on the left and its figure at its end."""
+    step, left = 26, 250
+    frame = Frame(left=left, top=8, right=plot.WIDTH - 50, bottom=8 + step * len(values))
+    drawn = []
+    for at, (name, value) in enumerate(values.items()):
+        top, width = frame.top + step * at + 4, max(0.0, min(1.0, value)) * (frame.right - frame.left)
+        kind = "hit" if threshold is not None and value >= threshold else "with"
+        place = {"x": plot.at(left), "y": plot.at(top), "width": plot.at(width), "height": plot.at(step - 8)}
+        drawn.append(plot.label(left - 8, top + 14, name, "tick", "end"))
+        drawn.append(tag("rect", **place, rx=1.5, class_=kind))
+        drawn.append(plot.label(left + width + 6, top + 14, f"{value:.3f}", "mark", "start"))
+    if threshold is not None:
+        drawn.append(plot.straight((frame.x(threshold), frame.top), (frame.x(threshold), frame.bottom), "threshold"))
+    drawn.append(plot.straight((left, frame.top), (left, frame.bottom), "axis"))
+    drawn.append(plot.label((frame.left + frame.right) / 2, frame.bottom + 20, x, "name", "middle"))
+    title = f"{x}: {', '.join(f'{name} {value:.3f}' for name, value in values.items())}."
+    box = f"0 0 {plot.WIDTH} {frame.bottom + 30:.0f}"
+    return tag("svg", tag("title", title), *drawn, viewBox=box, role="img", aria_label=title)
+
+
+def write_svg(path: Path, drawing: Html) -> None:
+    """A figure as a file of its own, in the colours of the light page."""
+    light, figures = CSS[: CSS.index("@media")], CSS[CSS.index("svg {") : CSS.index("\n.swatch {")]
+    style = tag(
+        "style", Html(f"{light}{figures}svg {{ background: var(--card); font-family: system-ui, sans-serif; }}")
+    )
+    start = drawing.index(">") + 1
+    head = drawing[:start].replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
+    try:
+        path.write_text(f"{head}{style}{drawing[start:]}\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(
+            f"Expected a file that can be written, but {str(path)!r} cannot ({error.strerror})."
+        ) from None
+
+
 def legend(names: Sequence[str]) -> Html:
     """What colour is which series."""
     return join(
@@ -69,6 +106,11 @@ def legend(names: Sequence[str]) -> Html:
 
 def captioned(drawing: Html, name: str, *words: object) -> Html:
     return tag("figure", drawing, tag("figcaption", tag("b", name), " ", *words))
+
+
+def side_by_side(*figures: Html) -> Html:
+    """As many beside each other as the page has room for, at least two."""
+    return tag("div", *figures, *([Html("<div></div>")] if len(figures) == 1 else []), class_="figures")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:

@@ -12,6 +12,8 @@ from dosimeter.types import Record
 
 MOST = 128
 """Images in the gallery; the run's folder has them all."""
+ABREAST = 8
+"""Victims in the table of what every attack saw."""
 
 
 def ranked(result: Result) -> list[Record]:
@@ -28,6 +30,21 @@ def highlights(result: Result) -> Html:
     if len(order) > 1:
         chosen[len(order) - 1] = "Least exposed"
     return tag("div", *(_highlight(result, order[place], name) for place, name in chosen.items()), class_="highlights")
+
+
+def every_attack(result: Result) -> Html:
+    """The same images as every attack of a panel saw them, a row an attack, under the originals."""
+    shown = [("original", result.originals), *result.seen]
+    columns = min(ABREAST, result.originals.shape[0])
+    rows = [
+        tag(
+            "tr",
+            tag("th", name),
+            *(tag("td", embed(images[v, 0], f"victim {v}, {name}", reduce=True)) for v in range(columns)),
+        )
+        for name, images in shown
+    ]
+    return tag("div", tag("table", tag("tbody", *rows), class_="attacks"), class_="scroll")
 
 
 def gallery(result: Result) -> Html:

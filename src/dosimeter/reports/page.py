@@ -79,6 +79,7 @@ def _main(result: Result) -> list[Html]:
         banner,
         tag("section", *words, sections.tiles(result), class_=_level(result)),
         sections.section("panel", "All attacks that were tried", sections.panel(result)) if result.panel else Html(),
+        sections.section("attacks", "What every attack saw", gallery.every_attack(result)) if result.seen else Html(),
         sections.section("highlights", "What the attack saw", gallery.highlights(result)),
         sections.section("scores", "Scores", sections.scores(result)),
         sections.section("figures", "How it went", _figures(result)),

@@ -62,6 +62,9 @@ figcaption b { color: var(--ink); }
 img { display: block; width: 100%; height: auto; border-radius: .2rem; image-rendering: pixelated; }
 img { outline: 1px solid color-mix(in srgb, var(--soft) 25%, transparent); outline-offset: -1px; }
 .gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(11.5rem, 1fr)); gap: 1.5rem 1.25rem; }
+.attacks { width: auto; }
+.attacks th { white-space: nowrap; vertical-align: middle; font-size: .875rem; }
+.attacks td { padding: .2rem .3rem .2rem 0; min-width: 3.2rem; width: 5rem; border: 0; }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 3px; }
 
 .scroll { overflow-x: auto; margin-bottom: 1rem; }

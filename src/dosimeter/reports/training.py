@@ -6,7 +6,6 @@ from typing import Any
 
 from dosimeter.reports import charts
 from dosimeter.reports.charts import Point
-from dosimeter.reports.markup import tag
 
 Entry = Mapping[str, Any]
 """A round's figures, or an audit's on the way, as plain values."""
@@ -27,7 +26,7 @@ def write_training(path: Path, found: Mapping[int, Sequence[Entry]], *, about: s
         charts.captioned(accuracy, "Accuracy on the test split.", charts.legend(list(curve("accuracy")))),
         charts.captioned(loss, "Loss in training."),
     )
-    charts.write_charts(path, "Federated training", about, [("Rounds", tag("div", *drawn, class_="figures"))])
+    charts.write_charts(path, "Federated training", about, [("Rounds", charts.side_by_side(*drawn))])
 
 
 def write_leakage(path: Path, points: Sequence[Entry], *, about: str) -> None:
@@ -52,6 +51,4 @@ def write_leakage(path: Path, points: Sequence[Entry], *, about: str) -> None:
         ("SSIM by the norm of the update.", charts.scatter(norms, x="norm", y="SSIM"), list(norms)),
     ]
     figures = [charts.captioned(figure, name, charts.legend(series)) for name, figure, series in drawn]
-    charts.write_charts(
-        path, "Leakage while training", about, [("Over rounds", tag("div", *figures, class_="figures"))]
-    )
+    charts.write_charts(path, "Leakage while training", about, [("Over rounds", charts.side_by_side(*figures))])
