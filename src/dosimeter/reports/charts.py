@@ -30,7 +30,8 @@ def lines(series: Mapping[str, Sequence[Point]], *, x: str, y: str, top: float |
     for at, (name, found) in enumerate(series.items()):
         colour = f"s{at % COLOURS}"
         places = sorted(point for point in found if math.isfinite(point[1]))
-        drawn.append(plot.line([across(p[0]) for p in places], [up(p[1]) for p in places], f"series {colour}"))
+        if len(places) > 1:
+            drawn.append(plot.line([across(p[0]) for p in places], [up(p[1]) for p in places], f"series {colour}"))
         drawn += [_dot(across(px), up(py), colour, f"{name}: {x} {px:g}, {y} {py:.3g}") for px, py in places]
     return plot.figure(f"{y} over {x}: {', '.join(series)}.", plot.axes(frame, left, below, x=x, y=y), *drawn)
 
