@@ -297,3 +297,17 @@ def test_result_is_a_value() -> None:
     found = train(federation(rounds=1))
     assert isinstance(found, Training)
     assert isinstance(found.state["0.weight"], Tensor)
+
+
+@pytest.mark.parametrize("name", sorted(defenses.BY_NAME))
+def test_every_defense_trains(name: str) -> None:
+    words: dict[str, dict[str, object]] = {
+        "noise": {"sigma": 0.01}, "laplace": {"scale": 0.01}, "precode": {"k": 4}, "ppp": {"k": 4, "sigma": 0.01},
+        "fedkl": {"key": 8}, "cvb": {"kernel": 3, "position": 1},
+    }  # fmt: skip
+    task = federation(defenses.BY_NAME[name](**words.get(name, {})), rounds=1, clients=2)  # type: ignore[arg-type]
+    found = train(task)
+    before = task.initial()
+    assert any(not torch.equal(before[key], tensor) for key, tensor in found.state.items())
+    assert 0 <= found.history[0]["accuracy"] <= 1
+    assert same(found.state, train(task).state)

@@ -88,7 +88,7 @@ def private_gradient(
     for layer in model.modules():  # Opacus notes what layers in training mode see; those with weights act alike in both
         layer.training = next(layer.parameters(recurse=False), None) is not None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of full backward hooks on images that need no gradient
+        warnings.simplefilter("ignore")  # of layers that Opacus would rather see in training
         wrapped = opacus.GradSampleModule(model, loss_reduction="mean")
         optimiser = opacus.optimizers.DPOptimizer(
             torch.optim.SGD(wrapped.parameters(), lr=1.0),
@@ -97,7 +97,8 @@ def private_gradient(
             expected_batch_size=len(images),
             generator=rng,
         )
-        loss = target.loss(wrapped(images), labels)
+        # Images with a gradient of their own, or torch warns of hooks, which threads cannot silence for themselves.
+        loss = target.loss(wrapped(images.detach().requires_grad_()), labels)
         extra = target.penalty(model)
         torch.autograd.backward(loss if extra is None else loss + extra.mean())
         optimiser.pre_step()

@@ -1,6 +1,7 @@
 """PRECODE with partial perturbation (PPP, Sec. 3.4)."""
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -41,8 +42,17 @@ class Ppp(Precode):
         return {name: changed.get(name, g) for name, g in gradient.items()}
 
 
+_FOUND: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+
+
 def before_bottleneck(model: nn.Module, shape: Shape) -> set[str]:
-    """The parameters of all layers that run before the first bottleneck."""
+    """The parameters of all layers that run before the first bottleneck; found once for a model that trains on."""
+    if model not in _FOUND:
+        _FOUND[model] = _before_bottleneck(model, shape)
+    return _FOUND[model]
+
+
+def _before_bottleneck(model: nn.Module, shape: Shape) -> set[str]:
     early = {name for name, _ in model.named_parameters(recurse=False)}
     for path in run_order(model, shape):
         layer = model.get_submodule(path)

@@ -76,6 +76,8 @@ class _Trainer:
         self._changes = federation.protocol.perturbed == "steps" and changes_gradients(federation.defense)
         self._fixed = client_secrets(federation, self.target, client)
         self._secrets = {k: s for k, s in self.target.secrets.items() if k not in self._fixed}
+        buffers = dict(model.named_buffers())
+        self._blank = {name: buffers[name] for name in self._secrets}
         set_secrets(model, self._fixed)
 
     def step(self, rule: torch.optim.Optimizer, places: Places, number: int) -> float:
@@ -96,6 +98,7 @@ class _Trainer:
             loss = loss if extra is None else loss + extra.mean()
         torch.autograd.backward(loss)
         if self._changes:
+            set_secrets(self.model, self._blank)  # whoever runs the model again gives it draws, or none
             self._change(images, labels, {**self._fixed, **drawn})
         rule.step()
         return float(loss.detach())
