@@ -1,0 +1,85 @@
+"""What is solved or counted rather than searched."""
+
+from typing import Literal
+
+from dosimeter.attacks import labels as labels_
+from dosimeter.attacks.analytic import Analytic, Eliminate
+from dosimeter.attacks.features import Features
+from dosimeter.attacks.key import RecoverKey
+from dosimeter.attacks.labels_only import LabelsOnly
+from dosimeter.attacks.presets.inverting import inverting_gradients
+from dosimeter.attacks.presets.words import LABELS, pick
+from dosimeter.attacks.unlock import SolveLock
+
+
+def analytic(*, labels: Literal["known", "idlg"] = "idlg") -> Analytic:
+    """Solve a fully connected first layer for one image (Inverting Gradients, Prop. 1; rank one without a bias).
+
+    Args:
+        labels: granted, or read off the last layer (iDLG); only the check of the result and a layer without bias need
+            them.
+    """
+    return Analytic(labels=pick("labels", labels, LABELS))
+
+
+def eliminate(*, labels: Literal["known", "idlg"] = "idlg") -> Eliminate:
+    """Solve for the noise that PRECODE or CVB drew inside the model, then for the image; our own.
+
+    Args:
+        labels: granted, or read off the last layer (iDLG); only the check of the result and a last layer without bias
+            need them.
+    """
+    return Eliminate(labels=pick("labels", labels, LABELS))
+
+
+def features(*, labels: Literal["known", "idlg"] = "idlg") -> Features:
+    """Solve a layer inside the network for its input (Inverting Gradients, Prop. 1), then for the image behind it.
+
+    Args:
+        labels: granted, or read off the last layer (iDLG); only the check of the result needs them.
+    """
+    return Features(labels=pick("labels", labels, LABELS))
+
+
+def unlock(*, labels: Literal["known", "idlg"] = "idlg") -> SolveLock:
+    """Solve for the scale and shift of a key lock (FedKL, Eq. 29), then for the image, layer by layer; without its key.
+
+    Args:
+        labels: as in `analytic`.
+    """
+    return SolveLock(attack=analytic(labels=labels))
+
+
+def recover_key(
+    *,
+    steps: int = 2000,
+    lr: float = 0.1,
+    tv: float = 1e-2,
+    distance: Literal["cosine", "mean-cosine", "l2", "l1"] = "mean-cosine",
+    signed: bool = True,
+    labels: Literal["known", "idlg", "counts"] = "known",
+) -> RecoverKey:
+    """Read a key off the gradient of its lock (Inverting Gradients, Prop. 1) where clients send it; search with it.
+
+    Args:
+        steps, lr, tv, distance, signed, labels: of the search, as in `inverting_gradients`.
+    """
+    search = inverting_gradients(steps=steps, lr=lr, tv=tv, distance=distance, signed=signed, labels=labels)
+    return RecoverKey(attack=search)
+
+
+def labels_only(*, rule: Literal["fit", "llg", "auto", "bias", "rows"] = "fit") -> LabelsOnly:
+    """Only the labels of a batch and no images: LLG (Wainakh et al. 2021), iDLG, or a fit of the last layer.
+
+    Args:
+        rule: how often each class occurs in a batch of any size, by a fit or by LLG; or the label of one image, from
+            the whole last layer, its bias or the sums of its rows (iDLG, Eq. 4).
+    """
+    finders: dict[str, labels_.Labels] = {
+        "fit": labels_.Counts(rule="fit"),
+        "llg": labels_.Counts(rule="llg"),
+        "auto": labels_.FromLastLayer(rule="auto"),
+        "bias": labels_.FromLastLayer(rule="bias"),
+        "rows": labels_.FromLastLayer(rule="rows"),
+    }
+    return LabelsOnly(labels=pick("rule", rule, finders))

@@ -1,0 +1,224 @@
+"""Inverting Gradients, and what PPP and CVB made of it."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from dosimeter.attacks import (
+    likelihoods,
+    masks,
+    optimisers,
+    priors,
+    schedules,
+    treatments,
+)
+from dosimeter.attacks.leave_out import LeaveOut
+from dosimeter.attacks.presets.words import IGNORED, LABELS, Ignore, Secrets, pick, treat
+from dosimeter.attacks.search import Search, Stop
+
+
+def inverting_gradients(
+    *,
+    steps: int = 2000,
+    lr: float = 0.1,
+    tv: float = 1e-2,
+    restarts: int = 1,
+    signed: bool = True,
+    by: Literal["adam", "descent", "lbfgs"] = "adam",
+    box: bool = True,
+    distance: Literal["cosine", "mean-cosine", "chord", "l2", "l1", "survived", "interval"] = "cosine",
+    top: int | None = None,
+    decay: Literal["steps", "plateau", "none"] = "steps",
+    plateau: int = 400,
+    patience: int | None = None,
+    target: float | None = None,
+    labels: Literal["known", "idlg", "counts"] = "known",
+    ignore: Ignore = "nothing",
+    secrets: Secrets = "resampled",
+    draws: int = 1,
+    median: int | None = None,
+    keep: Literal["last", "best"] = "last",
+) -> Search:
+    """Inverting Gradients (Geiping et al. 2020), Eq. 4: cosine match, total variation, signed Adam, box, restarts.
+
+    The method is the paper's; steps, total variation and restarts default to values that suit a quick audit of a
+    small network. `inverting_gradients_a` has the paper's own.
+
+    Args:
+        steps: how many steps at most.
+        lr: learning rate on normalised images.
+        tv: weight of the total variation.
+        restarts: searches from different starts, the lowest matching loss is kept.
+        signed: feed Adam the sign of the slope.
+        by: Adam, or what the paper's Table 1 puts in its place: plain descent or L-BFGS with one iteration a step.
+        box: keep pixels in [0, 1].
+        distance: what is matched: cosine, the mean of every tensor's cosine or of its root (chord), squared L2 (Eq. 3)
+            or L1; what survived pruning by size, or the intervals of 8-bit quantisation.
+        top: match only so many tensors, those with the largest norm (Eq. 7); all by default.
+        decay: shrink the step at 3/8, 5/8 and 7/8 of the steps, or when the loss stays for `plateau` steps.
+        plateau: see `decay`.
+        patience: stop after so many steps without a lower loss.
+        target: stop at this loss.
+        labels: granted, or read off the last layer: of one image (iDLG), or how often each class occurs in a batch.
+        ignore: leave out the tensors that noise drawn inside the model touches; see `ignoring`.
+        secrets: what is supposed of such noise: drawn anew at every step, guessed once, its mean, searched with the
+            image, or known.
+        draws: the mean over so many draws, where it is drawn anew.
+        median: a 3x3 median filter every so many steps (Sec. 3.1), against the noise of strided first layers.
+        keep: return the last iterate, as the paper's program does, or the one with the lowest loss.
+    """
+    matches: dict[str, likelihoods.Likelihood | likelihoods.Entrywise] = {
+        "cosine": likelihoods.Cosine(),
+        "mean-cosine": likelihoods.MeanCosine(),
+        "chord": likelihoods.MeanChord(),
+        "l2": likelihoods.SquaredL2(),
+        "l1": likelihoods.L1(),
+        "survived": likelihoods.Survived(),
+        "interval": likelihoods.Interval(),
+    }
+    ways: dict[str, optimisers.Optimiser[Any]] = {
+        "adam": optimisers.Adam(lr=lr, signed=signed),
+        "descent": optimisers.Descent(lr=lr),
+        "lbfgs": optimisers.LBFGS(lr=lr, inner=1),
+    }
+    decays: dict[str, schedules.Schedule] = {
+        "steps": schedules.StepDecay(),
+        "plateau": schedules.Plateau(patience=plateau),
+        "none": schedules.Constant(),
+    }
+    return Search(
+        name="ig",
+        likelihood=pick("distance", distance, matches),
+        prior=tv * priors.TotalVariation(),
+        labels=pick("labels", labels, LABELS),
+        optimiser=pick("by", by, ways),
+        schedule=pick("decay", decay, decays),
+        only=pick("ignore", ignore, IGNORED) if top is None else masks.Largest(n=top),
+        secrets=treat(secrets, draws),
+        median=median,
+        box=box,
+        restarts=restarts,
+        keep=keep,
+        stop=Stop(steps=steps, patience=patience, target=target),
+    )
+
+
+def inverting_gradients_a(*, steps: int = 4000, restarts: int = 32, tv: float = 1e-8) -> Search:
+    """Setting A of Inverting Gradients, Table 2: step size 0.1, 4,000 iterations, 32 restarts, total variation 1e-8."""
+    return inverting_gradients(steps=steps, restarts=restarts, tv=tv, lr=0.1)
+
+
+def inverting_gradients_b(*, steps: int = 12_000, restarts: int = 16, tv: float = 1e-4, top: int = 10) -> Search:
+    """Settings B and C of Inverting Gradients, Table 2: 12,000 iterations, 16 restarts, total variation 1e-4, and only
+    the 10 tensors with the largest norm. C is B on a network that was trained for 10 epochs."""
+    return inverting_gradients(steps=steps, restarts=restarts, tv=tv, lr=0.1, top=top)
+
+
+def inverting_gradients_cvb(
+    *,
+    steps: int = 20_000,
+    tv: float = 1e-2,
+    ignore: Ignore = "nothing",
+    secrets: Secrets = "resampled",
+    draws: int = 1,
+    keep: Literal["last", "best"] = "last",
+    penalty: bool = True,
+) -> Search:
+    """Inverting Gradients as the CVB paper runs it (Sec. V-B).
+
+    Adam with learning rate 1, times 0.1 after 400 iterations on a plateau; stop at a loss of 1e-5, after 4,000
+    iterations without a lower one, or after 20,000. Total variation 0.01 in the paper (0.1 in its program).
+
+    Args:
+        steps, tv, ignore, secrets, draws, keep: as in `inverting_gradients`.
+        penalty: count the penalty of a defense's layers in the simulated loss, as the client's loss does; the released
+            program does not.
+    """
+    search = inverting_gradients(
+        steps=steps,
+        tv=tv,
+        lr=1.0,
+        signed=False,
+        decay="plateau",
+        plateau=400,
+        patience=4000,
+        target=1e-5,
+        ignore=ignore,
+        secrets=secrets,
+        draws=draws,
+        keep=keep,
+    )
+    return replace(search, penalty=penalty)
+
+
+def ignoring(
+    *,
+    steps: int = 20_000,
+    tv: float = 1e-2,
+    encoder: bool = True,
+    draws: int = 1,
+    keep: Literal["last", "best"] = "last",
+    penalty: bool = True,
+) -> Search:
+    """The "Ignore" attack on noise inside the model: `inverting_gradients_cvb` on the tensors that it does not touch.
+
+    Which these are is found by running the model with two draws; see `masks.BeforeNoise`.
+
+    Args:
+        encoder: match the layers that say how the noise is drawn too (CVB, Eq. 4), or not (PPP, Eq. 4).
+        steps, tv, draws, keep, penalty: as in `inverting_gradients_cvb`.
+    """
+    search = inverting_gradients_cvb(
+        steps=steps,
+        tv=tv,
+        ignore="noise" if encoder else "bottleneck",
+        draws=draws,
+        keep=keep,
+        penalty=penalty,
+    )
+    return replace(search, name="ignore")
+
+
+def joint(
+    *,
+    steps: int = 3000,
+    lr: float = 1.0,
+    tv: float = 3e-2,
+    weight: float = 1e-3,
+    plateau: int = 300,
+    restarts: int = 1,
+    labels: Literal["known", "idlg", "counts"] = "known",
+) -> Search:
+    """Ours: the image and what clients drew inside the model, searched together on all tensors alike.
+
+    The mean of every tensor's distance on the unit sphere, total variation and the draws' own density; Adam with a rate
+    that shrinks on plateaus. It is the most probable pair of image and draw, not the best image on average over draws.
+
+    Args:
+        weight: of the draws' standard normal density, mean(u^2) / 2.
+        plateau: steps without a lower loss after which the rate is divided by 10.
+        steps, lr, tv, restarts, labels: as in `inverting_gradients`.
+    """
+    search = inverting_gradients(
+        steps=steps,
+        lr=lr,
+        tv=tv,
+        signed=False,
+        distance="chord",
+        decay="plateau",
+        plateau=plateau,
+        restarts=restarts,
+        labels=labels,
+    )
+    return replace(search, name="joint", secrets=treatments.Joint(weight=weight))
+
+
+def leaving_out(*, steps: int = 2000, tv: float = 1e-2, probe: float = 0.1) -> LeaveOut:
+    """Inverting Gradients without the tensor that a defense such as Soteria changed (Bayes, Sec. 5).
+
+    Which one that is is found by trying all.
+
+    Args:
+        steps, tv: as in `inverting_gradients`.
+        probe: share of the steps that the trial of each tensor takes.
+    """
+    return LeaveOut(attack=inverting_gradients(steps=steps, tv=tv), probe=probe)
