@@ -21,7 +21,8 @@ ALLOWED = {
     "benchmarks": VOCABULARY | {"attacks", "auditing", "engine", "metrics", "models", "reports"},
     "task": VOCABULARY | {"data", "models", "spec"},
     "studies": VOCABULARY | PARTS | {"auditing", "spec", "task"},
-    "federated": VOCABULARY | PARTS | {"auditing"},
+    "federated": VOCABULARY | PARTS | {"auditing", "spec", "task"},
+    "flower": {"federated"},
     "cli": VOCABULARY | PARTS | {"federated", "auditing", "benchmarks", "reports", "spec", "store", "studies", "task"},
 }
 
