@@ -42,7 +42,8 @@ def users_client(mods: list[Mod] | None = None, fails: int | None = None, plain:
             raise RuntimeError("out of battery")
         model = make()
         names = list(model.state_dict())
-        arrays = message.content["arrays"].to_numpy_ndarrays(keep_input=False)  # type: ignore[union-attr]
+        arrays = message.content.array_records["arrays"].to_numpy_ndarrays()
+        message.content.array_records["arrays"].clear()  # as apps do to save memory
         model.load_state_dict({name: torch.from_numpy(a) for name, a in zip(names, arrays, strict=True)})
         x, y = images(client)
         torch.autograd.backward(F.cross_entropy(model(x), y))

@@ -31,8 +31,10 @@ def client_app(setup: Setup = DEFAULT) -> ClientApp:
         for name, tensors in (("private", done.private), ("optimiser", done.optimiser)):
             if tensors:
                 context.state[name] = ArrayRecord(tensors)
-        metrics = MetricRecord({"num-examples": done.examples, "train-loss": done.loss, "steps": done.steps})
-        return Message(RecordDict({"arrays": ArrayRecord(done.sent), "metrics": metrics}), reply_to=message)
+        metrics = {"num-examples": done.examples, "train-loss": done.loss, "steps": done.steps, PARTITION: client}
+        return Message(
+            RecordDict({"arrays": ArrayRecord(done.sent), "metrics": MetricRecord(metrics)}), reply_to=message
+        )
 
     @app.evaluate()
     def test(message: Message, context: Context) -> Message:

@@ -52,7 +52,7 @@ class Keep(Strategy):
         """What the strategy makes of the replies, which are kept before it can touch them."""
         came = list(replies)
         if came:
-            entries = [self._reply(server_round, reply) for reply in came]
+            entries = [self._reply(server_round, reply) for reply in sorted(came, key=lambda r: r.metadata.src_node_id)]
             document = {"program": "dosimeter", "round": server_round, "replies": entries}
             self._write(server_round, ROUND, (json.dumps(document, indent=1) + "\n").encode())
         return self.strategy.aggregate_train(server_round, came)

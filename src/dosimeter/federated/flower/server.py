@@ -61,15 +61,21 @@ class Rounds(FedAvg):
         validated = [entry for entry in self.history if "validation_loss" in entry]
         if _stale(validated, self.federation.protocol.patience):
             return []
-        nodes = self._meet(grid, wait=server_round == 1)
-        wanted = [nodes[client] for client in chosen(self.federation, server_round - 1) if client in nodes]
-        return self._tell(server_round, arrays, config, wanted, MessageType.TRAIN)
+        nodes = self._present(grid, wait=server_round == 1)
+        wanted = chosen(self.federation, server_round - 1)
+        if len(wanted) < self.federation.protocol.clients:
+            self._meet(grid, nodes)
+            nodes = [node for node in nodes if self._clients.get(node) in wanted]
+        return self._tell(server_round, arrays, config, nodes, MessageType.TRAIN)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The mean of what came, in float64; counters, which are no floats, as the first client has them."""
-        came = sorted((r for r in replies if not r.has_error()), key=lambda r: self._clients[r.metadata.src_node_id])
+        came = sorted(
+            (reply for reply in replies if not reply.has_error()),
+            key=lambda reply: _plain(reply.content.metric_records["metrics"])[PARTITION],
+        )
         mean, metrics = super().aggregate_train(server_round, [_double(reply) for reply in came])
         self._trained = metrics or MetricRecord()
         if mean is None:
@@ -92,7 +98,7 @@ class Rounds(FedAvg):
         own = self.setup.tested and self._own()
         if not (own or self.federation.protocol.validation) or not self._trained:
             return []
-        return self._tell(server_round, arrays, config, self._meet(grid).values(), MessageType.EVALUATE)
+        return self._tell(server_round, arrays, config, self._present(grid), MessageType.EVALUATE)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         found = super().aggregate_evaluate(server_round, list(replies))
@@ -126,26 +132,26 @@ class Rounds(FedAvg):
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return [Message(content, dst_node_id=node, message_type=kind) for node in nodes]
 
-    def _meet(self, grid: Grid, *, wait: bool = False) -> dict[int, int]:
-        """The nodes that are there, by client; who is new is asked which one it is.
+    def _present(self, grid: Grid, *, wait: bool = False) -> list[int]:
+        """The nodes that are there.
 
         Args:
-            wait: until all clients are there, or until the time of a round is over.
+            wait: until there are as many as clients, or until the time of a round is over.
         """
         until = time.monotonic() + self.setup.timeout
         while True:
-            present = set(grid.get_node_ids())
-            new = present - self._clients.keys()
-            left = max(0.1, until - time.monotonic())
-            ask = [Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY) for node in new]
-            for reply in grid.send_and_receive(ask, timeout=left) if ask else ():
-                if not reply.has_error():
-                    found = reply.content.metric_records["client"][PARTITION]
-                    self._clients[reply.metadata.src_node_id] = int(found)  # type: ignore[arg-type]
-            nodes = {client: node for node, client in self._clients.items() if node in present}
-            if not wait or len(nodes) == self.federation.protocol.clients or time.monotonic() >= until:
-                return dict(sorted(nodes.items()))
+            nodes = list(grid.get_node_ids())
+            if not wait or len(nodes) >= self.federation.protocol.clients or time.monotonic() >= until:
+                return nodes
             time.sleep(0.2)
+
+    def _meet(self, grid: Grid, nodes: list[int]) -> None:
+        """Ask who is new which client it is, which only matters where some of them are chosen."""
+        new = [node for node in nodes if node not in self._clients]
+        ask = [Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY) for node in new]
+        for reply in grid.send_and_receive(ask, timeout=self.setup.timeout) if ask else ():
+            if not reply.has_error():
+                self._clients[reply.metadata.src_node_id] = _plain(reply.content.metric_records["client"])[PARTITION]
 
 
 def _double(reply: Message) -> Message:
