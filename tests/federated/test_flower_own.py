@@ -1,6 +1,9 @@
 """Apps that are not ours: a defense around their clients, what their server sees, and the attack on that."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -175,3 +178,19 @@ def test_a_folder_without_rounds_and_a_model_of_another_form_are_refused(tmp_pat
     (tmp_path / "round-1" / "before.safetensors").write_bytes(b"no tensors")
     with pytest.raises(DataError, match="not whole"):
         list(read_kept(tmp_path))
+
+
+def test_the_quickstart_gives_its_images_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parents[2] / "examples" / "flower_quickstart"
+    monkeypatch.syspath_prepend(folder)
+    from quickstart.client_app import app as client
+    from quickstart.server_app import app as server
+
+    words = {"rounds": 1, "images": 1, "rate": 0.1, "kept": str(tmp_path)}
+    run_here(server, client, nodes=3, config=words)
+    command = [sys.executable, str(folder / "audit.py"), str(tmp_path), "--steps", "200"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=200, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert "of 3 images read" in done.stdout, done.stdout + done.stderr
+    assert not done.stdout.splitlines()[-1].startswith("0 of"), done.stdout

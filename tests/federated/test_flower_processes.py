@@ -1,5 +1,6 @@
-"""The apps on a real deployment: one SuperLink and two SuperNodes as processes on loopback."""
+"""The apps in processes on loopback: a SuperLink with two SuperNodes, and one that simulates its nodes with Ray."""
 
+import json
 import os
 import signal
 import socket
@@ -76,9 +77,7 @@ class Deployment:
         )
 
     def run(self, app: Path, words: dict[str, object], *more: str) -> None:
-        config = " ".join(
-            f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}" for key, value in words.items()
-        )
+        config = " ".join(f"{key}={json.dumps(value)}" for key, value in words.items())
         command = ["flwr", "run", str(app), "here", "--run-config", config, *more]
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=PATIENCE, cwd=self.folder)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -164,7 +163,7 @@ def test_two_nodes_train_as_this_process_does_and_a_killed_one_takes_only_its_ow
 
     stalled.with_suffix(".armed").touch()
     # What a round took in this run on this machine says how long a node that lives may take.
-    timeout = 5.0 + 2.5 * entry["seconds"]
+    timeout = 3.0 + 1.5 * entry["seconds"]
     deployment.run(app, words | {"out": str(tmp_path / "half"), "keep": str(tmp_path / "kept"), "timeout": timeout})
     until(stalled.is_file, "the middle of the second run's round")
     kill(doomed)
@@ -172,6 +171,25 @@ def test_two_nodes_train_as_this_process_does_and_a_killed_one_takes_only_its_ow
     assert [entry["clients"] for entry in read_history(tmp_path / "half")["rounds"]] == [1]
     _close(tmp_path / "half", federated.fit(federation, federation.initial(), 0, 0).sent)
     assert len(list((tmp_path / "kept" / "round-1").glob("node-*.safetensors"))) == 1
+
+
+def test_nodes_that_ray_simulates_train_as_this_process_does(
+    deployment: Deployment, digits: str, tmp_path: Path
+) -> None:
+    simulated = ("--federation-config", "num-supernodes=3 client-resources-num-cpus=1 init-args-num-cpus=2")
+    deployment.superlink("--simulation")
+    words: dict[str, object] = {
+        "model": "lenet-bn",
+        "data": digits,
+        "protocol": "ppp:clients=3,rounds=2,share=0.7,batch_size=8",
+        "defense": "fedkl:key=8",
+        "tested": False,
+    }
+    out = tmp_path / "out"
+    deployment.run(ROOT / "examples" / "flower_federation", words | {"out": str(out)}, *simulated)
+    until(lambda: finished(out) and len(read_history(out)["rounds"]) == 2, "the end of the first run")
+    federation = Setup(**words).federation()  # type: ignore[arg-type]
+    _close(out, federated.train(federation, tested=(), workers=1, progress=False).state)
 
 
 def _close(folder: Path, expected: dict[str, torch.Tensor]) -> None:
