@@ -18,7 +18,7 @@ ALLOWED = {
     "store": VOCABULARY | {"auditing"},
     "reports": VOCABULARY | {"auditing", "metrics", "store"},
     "spec": VOCABULARY,
-    "benchmarks": VOCABULARY | {"attacks", "auditing", "engine", "metrics", "models", "reports"},
+    "benchmarks": VOCABULARY | {"attacks", "auditing", "engine", "federated", "metrics", "models", "reports"},
     "task": VOCABULARY | {"data", "models", "spec"},
     "studies": VOCABULARY | PARTS | {"auditing", "spec", "task"},
     "federated": VOCABULARY | PARTS | {"auditing", "spec", "task"},

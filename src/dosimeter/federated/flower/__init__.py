@@ -1,6 +1,5 @@
 """Federations on Flower: ours as its apps, and the audit of apps that are not ours.
 
-setup      a federation in words, as Flower's run_config carries them
 client     our clients as a ClientApp         server   our server as a ServerApp
 defend     a defense for clients of your own app          keep   what a server sees, on disk
 kept       reading that again and attacking it            here   both apps in this process, without a network
@@ -19,7 +18,7 @@ from dosimeter.federated.flower.here import Here, run_here
 from dosimeter.federated.flower.keep import Keep
 from dosimeter.federated.flower.kept import Kept, audit_kept, read_kept
 from dosimeter.federated.flower.server import Rounds, server_app
-from dosimeter.federated.flower.setup import Setup
+from dosimeter.federated.setup import Setup
 
 __all__ = [
     "Here",

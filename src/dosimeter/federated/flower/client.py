@@ -6,8 +6,8 @@ from flwr.clientapp import ClientApp
 from dosimeter.errors import SettingError
 from dosimeter.federated.client import fit
 from dosimeter.federated.federation import Federation, State
-from dosimeter.federated.flower.setup import DEFAULT, Setup
 from dosimeter.federated.server import evaluate, validate
+from dosimeter.federated.setup import DEFAULT, Setup
 
 PARTITION = "partition-id"
 """Where a node's configuration says which client it is."""

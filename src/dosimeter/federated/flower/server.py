@@ -16,9 +16,9 @@ from dosimeter.federated.checkpoint import Checkpoint, write_checkpoint
 from dosimeter.federated.federation import State
 from dosimeter.federated.flower.client import PARTITION
 from dosimeter.federated.flower.keep import Keep
-from dosimeter.federated.flower.setup import DEFAULT, Setup
 from dosimeter.federated.server import chosen, evaluate
-from dosimeter.federated.training import _stale
+from dosimeter.federated.setup import DEFAULT, Setup
+from dosimeter.federated.training import _samples, _stale
 
 
 def server_app(setup: Setup = DEFAULT) -> ServerApp:
@@ -51,6 +51,7 @@ class Rounds(FedAvg):
         self._clients: dict[int, int] = {}  # by node
         self._before = ArrayRecord()
         self._trained, self._tested = MetricRecord(), MetricRecord()
+        self._took_part: list[int] = []
         self._began = 0.0
 
     def configure_train(
@@ -74,8 +75,9 @@ class Rounds(FedAvg):
         """The mean of what came, in float64; counters, which are no floats, as the first client has them."""
         came = sorted(
             (reply for reply in replies if not reply.has_error()),
-            key=lambda reply: _plain(reply.content.metric_records["metrics"])[PARTITION],
+            key=_client_of,
         )
+        self._took_part = [_client_of(reply) for reply in came]
         mean, metrics = super().aggregate_train(server_round, [_double(reply) for reply in came])
         self._trained = metrics or MetricRecord()
         if mean is None:
@@ -115,6 +117,7 @@ class Rounds(FedAvg):
             entry["random_key"] = evaluate(self.federation, {**state, **self.federation.initial_private()}).accuracy
         elif self.setup.tested:
             entry |= evaluate(self.federation, state)._asdict()
+        entry["samples"] = _samples(self.federation, self._took_part)
         entry["seconds"] = time.perf_counter() - self._began
         self.history.append(entry)
         if self.setup.out:
@@ -152,6 +155,10 @@ class Rounds(FedAvg):
         for reply in grid.send_and_receive(ask, timeout=self.setup.timeout) if ask else ():
             if not reply.has_error():
                 self._clients[reply.metadata.src_node_id] = _plain(reply.content.metric_records["client"])[PARTITION]
+
+
+def _client_of(reply: Message) -> int:
+    return int(_plain(reply.content.metric_records["metrics"])[PARTITION])
 
 
 def _double(reply: Message) -> Message:
