@@ -112,7 +112,7 @@ def _loop(pace: Pace, first: int, ready: "Barrier", answers: "Queue[tuple[int, f
             batch
             for places in held
             for _ in range(protocol.epochs or 1)
-            for batch in places[torch.randperm(len(places))].split(protocol.batch_size)[: protocol.steps]
+            for batch in torch.split(places[torch.randperm(len(places))], protocol.batch_size)[: protocol.steps]
         ]
         for batch in batches:
             rule.zero_grad()

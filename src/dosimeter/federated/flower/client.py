@@ -9,6 +9,8 @@ from dosimeter.federated.federation import Federation, State
 from dosimeter.federated.server import evaluate, validate
 from dosimeter.federated.setup import DEFAULT, Setup
 
+Figures = dict[str, int | float | list[int] | list[float]]
+
 PARTITION = "partition-id"
 """Where a node's configuration says which client it is."""
 
@@ -31,17 +33,16 @@ def client_app(setup: Setup = DEFAULT) -> ClientApp:
         for name, tensors in (("private", done.private), ("optimiser", done.optimiser)):
             if tensors:
                 context.state[name] = ArrayRecord(tensors)
-        metrics = {"num-examples": done.examples, "train-loss": done.loss, "steps": done.steps, PARTITION: client}
-        return Message(
-            RecordDict({"arrays": ArrayRecord(done.sent), "metrics": MetricRecord(metrics)}), reply_to=message
-        )
+        figures: Figures = {"num-examples": done.examples, "train-loss": done.loss, "steps": done.steps}
+        metrics = MetricRecord(figures | {PARTITION: client})
+        return Message(RecordDict({"arrays": ArrayRecord(done.sent), "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
     def test(message: Message, context: Context) -> Message:
         told = setup.told(context.run_config)
         federation = told.federation()
         client, state, private = _client(context, federation), _arrays(message), _own(context, "private")
-        metrics: dict[str, int | float | list[int] | list[float]] = {"num-examples": 1}  # each counts as any other
+        metrics: Figures = {"num-examples": 1}  # each counts as any other
         if told.tested:
             metrics |= evaluate(federation, state, client, private)._asdict()
         valid = validate(federation, state, client, private)
