@@ -4,7 +4,6 @@ Four clients take one step on one digit each. Flower's SecAgg+ runs in this proc
 recorded on the way.
 """
 
-import os
 import sys
 from collections.abc import Iterable
 
@@ -29,7 +28,6 @@ except ImportError:
 from dosimeter.flower import Here
 
 CLIENTS, RATE, CLIP, LEVELS = 4, 1.0, 4.0, 2**22
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 victims = dm.pick(dm.load("mnist-5k"), CLIENTS, seed=1)
 
 

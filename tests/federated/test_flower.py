@@ -1,5 +1,8 @@
 """Our federations as Flower apps, in this process: the same clients, the same weights."""
 
+import importlib
+import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,3 +94,10 @@ def test_nodes_that_are_no_client_are_left_out(digits: str, tmp_path: Path) -> N
     setup = Setup(model=SMALL, data=digits, protocol="ppp:clients=2,rounds=1,batch_size=8", out=str(tmp_path))
     run_here(server_app(setup), client_app(setup), nodes=3)
     assert [entry["clients"] for entry in read_history(tmp_path)["rounds"]] == [2]
+
+
+def test_a_missing_flower_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "dosimeter.federated.flower")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SettingError, match=r"pip install 'dosimeter\[flower\]'"):
+        importlib.import_module("dosimeter.federated.flower")

