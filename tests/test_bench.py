@@ -251,3 +251,13 @@ def test_a_profile_lists_the_costliest_operations_first() -> None:
     assert len(times) > 20
     assert times == sorted(times, reverse=True)
     assert "bmm" in found.output
+
+
+def test_training_is_timed_beside_a_plain_loop() -> None:
+    words = ["--data", "mnist-5k", "--model", "mlp:width=8,depth=1", "--protocol", "fedsgd:clients=2", "--no-flower"]
+    result = CliRunner().invoke(app, ["bench", "training", *words, "--rounds", "1", "--turns", "1"])
+    assert result.exit_code == 0, result.output
+    assert "plain loop" in result.stdout
+    assert "in this process" in result.stdout
+    result = CliRunner().invoke(app, ["bench", "training", "--rounds", "0"])
+    assert result.exit_code == 2

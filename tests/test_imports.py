@@ -18,10 +18,11 @@ ALLOWED = {
     "store": VOCABULARY | {"auditing"},
     "reports": VOCABULARY | {"auditing", "metrics", "store"},
     "spec": VOCABULARY,
-    "benchmarks": VOCABULARY | {"attacks", "auditing", "engine", "metrics", "models", "reports"},
+    "benchmarks": VOCABULARY | {"attacks", "auditing", "engine", "federated", "metrics", "models", "reports"},
     "task": VOCABULARY | {"data", "models", "spec"},
     "studies": VOCABULARY | PARTS | {"auditing", "federated", "spec", "task"},
-    "federated": VOCABULARY | PARTS | {"auditing"},
+    "federated": VOCABULARY | PARTS | {"auditing", "spec", "task"},
+    "flower": {"federated"},
     "cli": VOCABULARY | PARTS | {"federated", "auditing", "benchmarks", "reports", "spec", "store", "studies", "task"},
 }
 

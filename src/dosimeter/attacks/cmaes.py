@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import cma
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -77,6 +76,8 @@ class CMAES:
         return torch.where(better.reshape(-1, *[1] * (x.ndim - 1)), chosen, x), state
 
     def _begin(self, mean: NDArray[np.float64]) -> Any:
+        import cma  # here, since it loads scipy.stats and matplotlib, a second that every start of a program would wait
+
         stream = numpy_stream(0, "cma-es", hashlib.sha256(mean.tobytes()).hexdigest())
         settings = {
             "popsize": self.population,

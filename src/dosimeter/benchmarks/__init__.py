@@ -7,6 +7,7 @@ rounds     bursts of all ways in turn, so that a noisy neighbour hits all alike
 memory     the engine's peak memory
 profile    where the time of a step goes
 agreement  whether attacks end where the usual way's do
+training   how fast clients train: `dosimeter bench training`
 measuring  the whole measurement          report   its tables, file and plot
 """
 
@@ -14,5 +15,6 @@ from dosimeter.benchmarks.agreement import compare
 from dosimeter.benchmarks.measuring import FULL, QUICK, Effort, run
 from dosimeter.benchmarks.profile import profiles
 from dosimeter.benchmarks.report import prepare, show, write
+from dosimeter.benchmarks.training import Pace, paces
 
-__all__ = ["FULL", "QUICK", "Effort", "compare", "prepare", "profiles", "run", "show", "write"]
+__all__ = ["FULL", "QUICK", "Effort", "Pace", "compare", "paces", "prepare", "profiles", "run", "show", "write"]

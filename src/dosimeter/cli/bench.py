@@ -53,6 +53,29 @@ def engine_command(
     benchmarks.show(found, out)
 
 
+@app.command("training")
+def training_command(
+    data_: Annotated[str, typer.Option("--data", help="A data set's name, or an .npz file.")] = "mnist-5k",
+    model: Annotated[str, typer.Option(help="A model, with settings: convnet:width=32.")] = "cnn",
+    protocol: Annotated[str, typer.Option(help="Clients and their training, without rounds.")] = "ppp:clients=4",
+    rounds: Annotated[int, typer.Option(help="Rounds that count; one more is run before them.")] = 3,
+    turns: Annotated[int, typer.Option(help="How often all ways are measured in turn.")] = 3,
+    workers: Annotated[int, typer.Option(help="Clients at once, each on one core.")] = 2,
+    flower: Annotated[bool, typer.Option(help="Measure Flower's simulation as well.")] = True,
+) -> None:
+    """Time the training of a federation beside Flower's simulation of it and beside a plain loop of PyTorch."""
+    with refusals():
+        pace = benchmarks.Pace(
+            model=model, data=data_, protocol=protocol, rounds=rounds, turns=turns, workers=workers, flower=flower
+        )
+        found = benchmarks.paces(pace)
+    table = Table("way", "images a second", "lowest", "highest", "of the plain loop")
+    for way, figures in found.items():
+        rates = [f"{figures[key]:,.0f}" for key in ("median", "min", "max")]
+        table.add_row(way, *rates, f"{figures['of_plain']:.0%}")
+    out.print(table)
+
+
 @app.command("profile")
 def profile_command(
     only: Annotated[list[str] | None, typer.Option(help="Profile only this case. May be repeated.")] = None,

@@ -1,7 +1,6 @@
 """`dosimeter compare` and `dosimeter calibrate`: what defenses hide, and what they cost."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +12,11 @@ from dosimeter import data, defenses, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import Setting, Yardstick
 from dosimeter.cli.console import err, out, refusals
-from dosimeter.cli.train import DATA, MODEL, PROTOCOL, make_federation
+from dosimeter.cli.train import DATA, MODEL, PROTOCOL
 from dosimeter.errors import OutputError, SettingError
+from dosimeter.federated import Federation
 from dosimeter.federated.checkpoint import replace_file
+from dosimeter.federated.setup import Setup
 from dosimeter.federated.tradeoff import Balance, Comparison, Tried, calibrate
 from dosimeter.reports import charts
 
@@ -116,7 +117,9 @@ def _comparison(
     model: str, data_: str, protocol: str, *, victims: int, steps: int, seed: int, seeds: int, threshold: float,
     trained: bool,
 ) -> Comparison:  # fmt: skip
-    federation = partial(make_federation, model, data_, protocol, "none")
+    def federation(seed: int) -> Federation:
+        return Setup(model=model, data=data_, protocol=protocol, seed=seed).federation()
+
     first = federation(seed)
     picked = data.pick(first.dataset, victims, seed=seed)
     return Comparison(

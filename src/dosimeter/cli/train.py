@@ -8,32 +8,20 @@ import torch
 import typer
 from rich.table import Table
 
-from dosimeter import data, defenses, federated, servers, spec
+from dosimeter import data, federated, servers, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import Setting, Yardstick
 from dosimeter.cli.console import err, out, refusals
-from dosimeter.federated import Federation, Training
+from dosimeter.federated import Training
 from dosimeter.federated.leakage import Point, follow
+from dosimeter.federated.setup import Setup
 from dosimeter.reports.training import write_leakage, write_training
-from dosimeter.task import load_task
 
 MODEL = typer.Option(help="A model, with settings: convnet:width=32. Or path/to/file.py:function, yours.")
 DATA = typer.Option("--data", help="A data set's name, or an .npz file.")
 PROTOCOL = typer.Option(help=f"One of {', '.join(federated.BY_NAME)}, with settings: ppp:rounds=20,clients=5.")
 DEFENSE = typer.Option(help="A defense, with settings: noise:sigma=0.01. Several are joined by |.")
 PAGE = "training.html"
-
-
-def make_federation(model: str, data_: str, protocol: str, defense: str, seed: int) -> Federation:
-    """What the words of the command line describe; the model's weights are drawn by the seed."""
-    task = load_task(model, data_, 1, seed=seed)
-    return Federation(
-        model=task.model,
-        dataset=task.dataset,
-        protocol=spec.make("protocol", protocol, federated.BY_NAME),
-        defense=spec.joined("defense", defense, defenses.BY_NAME),
-        seed=seed,
-    )
 
 
 def train_command(
@@ -54,7 +42,7 @@ def train_command(
         found: dict[int, Training] = {}
         try:
             for each in range(seed, seed + seeds):
-                task = make_federation(model, data_, protocol, defense, each)
+                task = Setup(model=model, data=data_, protocol=protocol, defense=defense, seed=each).federation()
                 found[each] = federated.train(task, folder=folder / f"seed-{each}", workers=workers)
                 err.print(_said(each, found[each]), highlight=False)
         except KeyboardInterrupt:
@@ -95,7 +83,7 @@ def follow_command(
     """Train, and attack the same victims at chosen rounds: leakage and accuracy over training."""
     with refusals():
         moments = spec.several("--at", at, int)
-        task = make_federation(model, data_, protocol, defense, seed)
+        task = Setup(model=model, data=data_, protocol=protocol, defense=defense, seed=seed).federation()
         chosen = spec.make("attack", attack, presets.BY_NAME, steps=steps)
         folder = out_ or Path("runs") / f"follow-{Path(model.partition(':')[0]).stem}-{chosen.name}"
         setting = Setting(attack=chosen, seed=seed, dtype=torch.float32, workers=workers)

@@ -1,7 +1,6 @@
 """Which reconstruction belongs to which image of a batch: an update does not tell their order."""
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from dosimeter.errors import DataError
@@ -18,6 +17,8 @@ def match_batch(reconstructed: Tensor, original: Tensor) -> Tensor:
     differences. One with a value that is not finite counts as the worst match of every original and takes the place
     that is left.
     """
+    from scipy.optimize import linear_sum_assignment  # here, since every start of a program would wait for it
+
     if reconstructed.shape != original.shape or reconstructed.ndim != 4:
         raise DataError(
             "Expected two batches (B, C, H, W) of the same shape to match, got "

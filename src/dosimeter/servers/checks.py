@@ -10,8 +10,6 @@ from math import prod
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import linear_sum_assignment
-from scipy.special import betainc
 from torch import Tensor, nn
 
 from dosimeter.errors import ModelError
@@ -93,6 +91,8 @@ def identity_kernels(sent: nn.Module) -> list[Finding]:
     follows Beta(1/2, (n - 1)/2). A filter is found when its share is above 0.9 and less likely than one in a million
     in the whole layer. Training gives some filters a favourite entry: up to 0.53 in AlexNet trained on ImageNet.
     """
+    from scipy.special import betainc  # here, since every start of a program would wait for it
+
     found = []
     for name, layer in sent.named_modules():
         if not isinstance(layer, nn.Conv2d) or layer.weight[0].numel() < 2:
@@ -132,6 +132,8 @@ def separate_examples(sent: nn.Module, *, shape: Shape, batch: int = 4) -> list[
 
 def permuted_rows(sent: nn.Module, before: State, *, shape: Shape) -> list[Finding]:
     """Rows of the classifier that look like another class's of the round before, by the best assignment."""
+    from scipy.optimize import linear_sum_assignment  # here, since every start of a program would wait for it
+
     try:
         name = find_classifier(sent, shape)
     except ModelError:

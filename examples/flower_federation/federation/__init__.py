@@ -1,0 +1,1 @@
+"""A federation of dosimeter's as a Flower app."""

@@ -1,0 +1,1 @@
+"""A small federated classifier of digits."""

@@ -1,0 +1,196 @@
+"""Apps that are not ours: a defense around their clients, what their server sees, and the attack on that."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Result, Strategy
+from torch import Tensor, nn
+
+from dosimeter import defenses, metrics, presets
+from dosimeter.errors import DataError, OutputError, SettingError, UpdateError
+from dosimeter.flower import Keep, audit_kept, defend, read_kept, run_here
+
+RATE = 0.1
+
+
+def make() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16, momentum=0.5), nn.Linear(16, 4)).eval()
+
+
+def images(client: int) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(client)
+    return torch.rand(1, 1, 8, 8, generator=rng), torch.tensor([client % 4])
+
+
+def users_client(mods: list[Mod] | None = None, fails: int | None = None, plain: bool = False) -> ClientApp:
+    """One plain step on one image, as somebody else would write it; `plain` sends arrays without names."""
+    app = ClientApp(mods=mods)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        if client == fails:
+            raise RuntimeError("out of battery")
+        model = make()
+        names = list(model.state_dict())
+        arrays = message.content.array_records["arrays"].to_numpy_ndarrays()
+        message.content.array_records["arrays"].clear()  # as apps do to save memory
+        model.load_state_dict({name: torch.from_numpy(a) for name, a in zip(names, arrays, strict=True)})
+        x, y = images(client)
+        torch.autograd.backward(F.cross_entropy(model(x), y))
+        torch.optim.SGD(model.parameters(), lr=RATE).step()
+        state = model.state_dict()
+        sent = ArrayRecord([t.numpy() for t in state.values()]) if plain else ArrayRecord(state)
+        figures = MetricRecord({"num-examples": len(x), "client": client})
+        return Message(RecordDict({"arrays": sent, "metrics": figures}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    return app
+
+
+def users_server(strategy: Strategy, results: list[Result], rounds: int = 2, plain: bool = False) -> ServerApp:
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        state = make().state_dict()
+        first = ArrayRecord([t.numpy() for t in state.values()]) if plain else ArrayRecord(state)
+        results.append(strategy.start(grid, first, num_rounds=rounds))
+
+    return app
+
+
+def ended(strategy: Strategy, client: ClientApp, rounds: int = 2) -> dict[str, Tensor]:
+    results: list[Result] = []
+    run_here(users_server(strategy, results, rounds), client, nodes=3)
+    return dict(results[0].arrays.to_torch_state_dict())
+
+
+@pytest.mark.parametrize("make_strategy", [FedAvg, FedAvgM, FedAdam])
+def test_keeping_changes_nothing(make_strategy: Callable[[], Strategy], tmp_path: Path) -> None:
+    plain = ended(make_strategy(), users_client())
+    kept = ended(Keep(make_strategy(), tmp_path), users_client())
+    for name, tensor in plain.items():
+        torch.testing.assert_close(kept[name], tensor, atol=1e-6, rtol=1e-6)
+    assert len(list(read_kept(tmp_path))) == 6
+
+
+def test_the_mean_of_what_was_kept_is_what_the_next_round_begins_with(tmp_path: Path) -> None:
+    end = ended(Keep(FedAvg(), tmp_path), users_client())
+    found = list(read_kept(tmp_path))
+    assert [each.round for each in found] == [1, 1, 1, 2, 2, 2]
+    for round_, after in ((1, found[3].before), (2, end)):
+        sent = [each.after for each in found if each.round == round_]
+        for name, tensor in after.items():
+            mean = torch.stack([state[name].double() for state in sent]).mean(0)
+            torch.testing.assert_close(tensor.double(), mean, atol=1e-6, rtol=1e-6)
+    assert all(each.examples == 1 for each in found)
+    assert sorted(each.metrics["client"] for each in found[:3]) == [0, 1, 2]
+    assert not list(tmp_path.rglob("*.draft"))
+
+
+def test_partial_participation_and_failures_are_kept_as_they_are(tmp_path: Path) -> None:
+    strategy = FedAvg(fraction_train=0.5, min_train_nodes=1, fraction_evaluate=0.0)
+    ended(Keep(strategy, tmp_path / "part"), users_client())
+    assert [each.round for each in read_kept(tmp_path / "part")] == [1, 2]
+    ended(Keep(FedAvg(), tmp_path / "fails"), users_client(fails=1), rounds=1)
+    assert {each.metrics["client"] for each in read_kept(tmp_path / "fails")} == {0, 2}
+    told = json.loads((tmp_path / "fails" / "round-1" / "round.json").read_text())["replies"]
+    assert [entry["error"] for entry in told if "error" in entry] == ["RuntimeError: out of battery"]
+
+
+def test_a_wrapped_strategy_keeps_its_own_attributes(tmp_path: Path) -> None:
+    assert Keep(FedAvg(fraction_train=0.25), tmp_path).fraction_train == 0.25
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="another folder"):
+        ended(Keep(FedAvg(), tmp_path / "file"), users_client())
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_images_are_read_out_of_kept_updates(plain: bool, tmp_path: Path) -> None:
+    run_here(users_server(Keep(FedAvg(), tmp_path), [], 1, plain), users_client(plain=plain), nodes=3)
+    found = audit_kept(tmp_path, make(), attack=presets.analytic(), shape=(1, 8, 8), lr=RATE, rounds=(1,))
+    assert len(found) == 3
+    for each in found:
+        truth, _ = images(each.kept.metrics["client"])
+        assert metrics.mse(each.found.images[0], truth).max() < 1e-6
+
+
+def test_a_defended_client_sends_what_the_defense_makes_of_its_change(tmp_path: Path) -> None:
+    defense = defenses.Pruning(ratio=0.9) | defenses.GaussianNoise(sigma=0.0)
+    ended(Keep(FedAvg(), tmp_path / "plain"), users_client(), rounds=1)
+    ended(Keep(FedAvg(), tmp_path / "defended"), users_client([defend(defense)]), rounds=1)
+    by_client = [{k.metrics["client"]: k for k in read_kept(tmp_path / name)} for name in ("plain", "defended")]
+    for client, plain in by_client[0].items():
+        change = plain.update(make())
+        expected = defense.on_gradient(change, defenses.Moment(), torch.Generator())
+        defended = by_client[1][client].update(make())
+        for name, tensor in expected.items():
+            torch.testing.assert_close(defended[name], tensor, atol=1e-6, rtol=0)
+        assert sum(int((t == 0).sum()) for t in defended.values()) > sum(int((t == 0).sum()) for t in change.values())
+
+
+def test_noise_is_new_every_time_unless_a_seed_is_given(tmp_path: Path) -> None:
+    def change(name: str, seed: int | None) -> Tensor:
+        mods = [defend(defenses.GaussianNoise(sigma=1.0), seed=seed)]
+        ended(Keep(FedAvg(), tmp_path / name), users_client(mods), rounds=2)
+        return torch.stack([kept.after["1.weight"] for kept in read_kept(tmp_path / name)][:1])
+
+    assert torch.equal(change("a", 1), change("b", 1))
+    assert not torch.equal(change("c", 1), change("d", 2))
+    assert not torch.equal(change("e", None), change("f", None))
+    found = list(read_kept(tmp_path / "a"))
+    noise = [each.before["1.weight"] - each.after["1.weight"] for each in found]
+    assert all(not torch.equal(noise[0], other) for other in noise[1:])  # no two clients or rounds share a draw
+    assert torch.equal(found[0].after["2.running_mean"], make().state_dict()["2.running_mean"])
+
+
+@pytest.mark.parametrize("defense", [defenses.Precode(), defenses.DpSgd(), defenses.KeyLock(), defenses.Soteria()])
+def test_defenses_that_change_the_training_are_refused(defense: defenses.Defense) -> None:
+    with pytest.raises(SettingError):
+        defend(defense)
+
+
+def test_a_folder_without_rounds_and_a_model_of_another_form_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="found none"):
+        list(read_kept(tmp_path))
+    ended(Keep(FedAvg(), tmp_path), users_client(), rounds=1)
+    with pytest.raises(UpdateError, match="the model that the app trains"):
+        next(read_kept(tmp_path)).update(nn.Linear(2, 2))
+    (tmp_path / "round-1" / "before.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(DataError, match="not whole"):
+        list(read_kept(tmp_path))
+
+
+def test_the_quickstart_gives_its_images_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parents[2] / "examples" / "flower_quickstart"
+    monkeypatch.syspath_prepend(folder)
+    from quickstart.client_app import app as client
+    from quickstart.server_app import app as server
+
+    words = {"rounds": 1, "images": 1, "rate": 0.1, "kept": str(tmp_path)}
+    run_here(server, client, nodes=3, config=words)
+    command = [sys.executable, str(folder / "audit.py"), str(tmp_path), "--steps", "100"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=200, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert "of 3 images read" in done.stdout, done.stdout + done.stderr
+    assert not done.stdout.splitlines()[-1].startswith("0 of"), done.stdout
