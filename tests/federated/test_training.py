@@ -2,6 +2,7 @@
 
 import copy
 import math
+import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,9 +59,25 @@ def test_training_learns_and_says_how_well() -> None:
     assert found.history[0]["samples"] == 48
 
 
-def test_the_number_of_workers_changes_nothing() -> None:
-    task = federation(defenses.Precode(k=4))
-    assert same(train(task, workers=1).state, train(task, workers=3).state)
+@pytest.mark.parametrize("defense", [defenses.Precode(k=4), defenses.KeyLock(key=8), defenses.GaussianNoise(sigma=0.1)])
+def test_the_number_of_workers_changes_nothing(defense: Defense) -> None:
+    task = federation(defense)
+    alone, threads = train(task, workers=1), train(task, workers=3)
+    processes = train(task, workers=2, processes=True)
+    for other in (threads, processes):
+        assert same(alone.state, other.state)
+        assert all(same(alone.private[client], other.private[client]) for client in alone.private)
+        assert [e["accuracy"] for e in alone.history] == [e["accuracy"] for e in other.history]
+
+
+def test_what_a_process_raises_is_raised_here() -> None:
+    def broken(output: Tensor, labels: Tensor) -> Tensor:
+        raise ModelError("no loss today")
+
+    task = replace(federation(), loss=broken)
+    with pytest.raises(ModelError, match="no loss today"):
+        train(task, workers=2, processes=True)
+    assert not multiprocessing.active_children()
 
 
 class KilledError(Exception):

@@ -1,18 +1,17 @@
 """Rounds in this process, each kept as soon as it is done."""
 
 import os
-import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dosimeter import engine
 from dosimeter.errors import ModelError, SettingError
 from dosimeter.federated.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from dosimeter.federated.client import Fit, fit
 from dosimeter.federated.federation import Federation, State
 from dosimeter.federated.server import average, chosen, evaluate, validate
+from dosimeter.federated.workers import Fits, Task
+from dosimeter.federated.workers import workers as side_by_side
 from dosimeter.progress import bar
 
 Round = dict[str, Any]
@@ -39,15 +38,17 @@ def train(
     tested: Collection[int] | None = None,
     watch: Watch | None = None,
     workers: int | None = None,
+    processes: bool | None = None,
     progress: bool | None = None,
 ) -> Training:
-    """Train a federation, clients side by side, each on one thread.
+    """Train a federation, clients side by side, each on one core.
 
     Args:
         folder: where every round is kept; a training that was stopped there goes on, and ends as if it had not been.
         tested: numbers of done rounds after which accuracy is measured; all by default.
         watch: told of the weights after every round.
         workers: clients at once, by default one a core.
+        processes: whether each is a process; by default where a round has enough to do.
         progress: show a bar; by default when standard error is a terminal.
     """
     protocol = federation.protocol
@@ -55,11 +56,16 @@ def train(
     federation.prepare()
     if watch:
         watch(at.done, at.state, at.private)
-    with bar(f"{protocol.rounds} rounds", protocol.rounds, show=progress) as advance:
+    at_once = min(workers or os.cpu_count() or 1, protocol.taking_part())
+    samples = _samples(federation, chosen(federation, at.done))
+    with (
+        side_by_side(federation, at_once, samples=samples, processes=processes) as fits,
+        bar(f"{protocol.rounds} rounds", protocol.rounds, show=progress) as advance,
+    ):
         advance(at.done, _note(at.history))
         while at.done < protocol.rounds and not _stale(at.history, protocol.patience):
             began = time.perf_counter()
-            at = _round(federation, at, tested is None or at.done + 1 in tested, workers or os.cpu_count() or 1)
+            at = _round(federation, at, fits, tested is None or at.done + 1 in tested)
             at.history[-1]["seconds"] = time.perf_counter() - began
             if folder:
                 write_checkpoint(folder, federation, at)
@@ -69,16 +75,11 @@ def train(
     return Training(at.state, at.private, at.history)
 
 
-def _round(federation: Federation, at: Checkpoint, tested: bool, workers: int) -> Checkpoint:
+def _round(federation: Federation, at: Checkpoint, fits_of: Fits, tested: bool) -> Checkpoint:
     took_part = chosen(federation, at.done)
     began = time.perf_counter()
-
-    def work(client: int) -> Fit:
-        return fit(federation, at.state, client, at.done, at.private.get(client), at.optimisers.get(client))
-
-    fits = engine.threads.run(work, took_part, workers=workers, stop=threading.Event(), release=False)
-    if len(fits) < len(took_part):
-        raise KeyboardInterrupt
+    tasks = [Task(c, at.done, at.private.get(c), at.optimisers.get(c)) for c in took_part]
+    fits = fits_of(at.state, tasks)
     fitting = time.perf_counter() - began
     state = {**at.state, **average([each.sent for each in fits], [each.examples for each in fits])}
     _check_finite(state, at.done)
