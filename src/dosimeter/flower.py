@@ -1,29 +1,4 @@
-"""Audit and defend your own Flower app: `defend` for its clients, `Keep` for its server."""
+"""Flower and dosimeter: `from dosimeter.flower import Keep`; the parts are in `federated/flower`."""
 
-from dosimeter.federated.flower import (
-    Here,
-    Keep,
-    Kept,
-    Rounds,
-    Setup,
-    audit_kept,
-    client_app,
-    defend,
-    read_kept,
-    run_here,
-    server_app,
-)
-
-__all__ = [
-    "Here",
-    "Keep",
-    "Kept",
-    "Rounds",
-    "Setup",
-    "audit_kept",
-    "client_app",
-    "defend",
-    "read_kept",
-    "run_here",
-    "server_app",
-]
+from dosimeter.federated.flower import *  # noqa: F403
+from dosimeter.federated.flower import __all__ as __all__

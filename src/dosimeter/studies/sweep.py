@@ -13,6 +13,7 @@ from dosimeter.data import pick
 from dosimeter.defenses import Defense
 from dosimeter.errors import OutputError
 from dosimeter.federated import Federation, Protocol, as_audited, train
+from dosimeter.federated.checkpoint import replace_file
 from dosimeter.task import Task, load_task
 from dosimeter.types import Attack, Victims
 
@@ -190,9 +191,7 @@ def write(path: Path, value: dict[str, Any]) -> None:
     """Replace the file in one go, so that nobody ever finds half of it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps(value, indent=1) + "\n")
-        draft.replace(path)
+        replace_file(path, (json.dumps(value, indent=1) + "\n").encode())
     except OSError as error:
         raise OutputError(f"Cannot write {path}: {error.strerror}; choose another folder with --out.") from error
 

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from safetensors.torch import save
 
 from dosimeter.errors import OutputError
+from dosimeter.federated.checkpoint import replace_file
 
 BEFORE, ROUND = "before.safetensors", "round.json"
 
@@ -84,11 +85,9 @@ class Keep(Strategy):
 
     def _write(self, round_: int, name: str, content: bytes) -> None:
         path = self.folder / f"round-{round_}" / name
-        draft = path.with_name(f".{name}.draft")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(content)
-            draft.replace(path)
+            replace_file(path, content)
         except OSError as error:
             raise OutputError(f"Cannot write to {str(path)!r}: {error.strerror}; choose another folder.") from None
 
