@@ -3,6 +3,9 @@
 import copy
 import math
 import multiprocessing
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -328,3 +331,37 @@ def test_every_defense_trains(name: str) -> None:
     assert any(not torch.equal(before[key], tensor) for key, tensor in found.state.items())
     assert 0 <= found.history[0]["accuracy"] <= 1
     assert same(found.state, train(task).state)
+
+
+ENDLESS = """
+import multiprocessing, sys
+sys.path.insert(0, sys.argv[1])
+from small_federation import federation
+from dosimeter.federated import train
+
+def tell(done, *_):
+    if done == 2:
+        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+
+train(federation(rounds=100_000), workers=2, processes=True, tested=(), watch=tell)
+"""
+
+
+def test_processes_end_with_a_parent_that_is_killed() -> None:
+    words = [sys.executable, "-c", ENDLESS, str(Path(__file__).parent.parent)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        children = [int(pid) for pid in parent.stdout.readline().split()]
+        parent.kill()
+    assert len(children) == 2
+    deadline = time.monotonic() + 30
+    while any(map(_runs, children)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not any(map(_runs, children))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
