@@ -37,7 +37,7 @@ def test_higher_values_are_drawn_higher() -> None:
 
 
 def test_names_are_escaped_and_nothing_to_draw_is_said() -> None:
-    assert "<b>" not in charts.scatter({"<b>": [(0, 1)]}, x="x", y="y", named=True)
+    assert "<b>" not in charts.scatter({"<b>": [(0, 1)]}, x="x", y="y")
     assert "no SSIM to draw" in charts.lines({"a": [(0, float("nan"))]}, x="round", y="SSIM")
     assert "no points" in charts.scatter({}, x="x", y="y")
 

@@ -21,7 +21,7 @@ from dosimeter.federated.tradeoff import Balance, Comparison, Tried, calibrate
 from dosimeter.reports import charts
 
 BALANCES, PAGE = "compare.json", "compare.html"
-HEAD = ("defense", "accuracy", "SSIM", "read", "best attack", "parameters", "sent a round", "a round")
+HEAD = ("defense", "accuracy", "SSIM", "read", "best attack", "weights", "sent", "a round")
 
 VICTIMS = typer.Option(min=1, help="How many updates to attack.")
 STEPS = typer.Option(min=1, help="Steps of every search.")
@@ -148,7 +148,7 @@ def _cells(balance: Balance) -> list[str]:
         balance.defense,
         f"{100 * balance.accuracy:.2f}{spread} %",
         f"{balance.ssim:.3f}",
-        str(balance.success["text"]),
+        f"{balance.success['hits']} of {balance.success['of']}",
         balance.attack,
         f"+{balance.added:.1%}",
         f"{balance.bytes / 1024:,.0f} KiB",
@@ -159,8 +159,8 @@ def _cells(balance: Balance) -> list[str]:
 def _write_page(path: Path, found: list[Balance], threshold: float, about: str) -> None:
     """The trade-off: accuracy to the right, what stays hidden upwards; the best defenses are at the top right."""
     points = {balance.defense: [(balance.accuracy, 1 - balance.ssim)] for balance in found}
-    drawn = charts.scatter(points, x="accuracy", y="1 - SSIM", threshold=1 - threshold, named=True)
-    words = "Above the dashed line the strongest attack's mean SSIM is below the threshold."
+    drawn = charts.scatter(points, x="accuracy", y="1 - SSIM", threshold=1 - threshold)
+    words = "Above the dashed line the strongest attack's mean SSIM is below the threshold. "
     rows = [_cells(balance) for balance in found]
     verdicts = [[balance.defense, balance.verdict] for balance in found]
     charts.write_charts(
@@ -168,7 +168,12 @@ def _write_page(path: Path, found: list[Balance], threshold: float, about: str) 
         "Utility and privacy",
         about,
         [
-            ("The trade-off", charts.side_by_side(charts.captioned(drawn, "Accuracy against 1 - SSIM.", words))),
+            (
+                "The trade-off",
+                charts.side_by_side(
+                    charts.captioned(drawn, "Accuracy against 1 - SSIM.", words, charts.legend(list(points)))
+                ),
+            ),
             ("Costs", charts.table(HEAD, rows)),
             ("Verdicts", charts.table(("defense", "what was tried"), verdicts)),
         ],

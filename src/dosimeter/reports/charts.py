@@ -36,10 +36,8 @@ def lines(series: Mapping[str, Sequence[Point]], *, x: str, y: str, top: float |
     return plot.figure(f"{y} over {x}: {', '.join(series)}.", plot.axes(frame, left, below, x=x, y=y), *drawn)
 
 
-def scatter(
-    series: Mapping[str, Sequence[Point]], *, x: str, y: str, threshold: float | None = None, named: bool = False
-) -> Html:
-    """Points of every series; `threshold` is a line across at that height, `named` writes a series' name beside it."""
+def scatter(series: Mapping[str, Sequence[Point]], *, x: str, y: str, threshold: float | None = None) -> Html:
+    """Points of every series; `threshold` is a line across at that height."""
     points = [point for found in series.values() for point in found]
     if not points:
         return tag("p", "There are no points to draw.", class_="note")
@@ -50,12 +48,6 @@ def scatter(
         drawn += [
             _dot(across(px), up(py), f"s{at % COLOURS}", f"{name}: {x} {px:.3g}, {y} {py:.3g}") for px, py in found
         ]
-        if named and found:
-            px, py = found[0]
-            right = across(px) > (frame.left + frame.right) / 2
-            drawn.append(
-                plot.label(across(px) + (-9 if right else 9), up(py) - 7, name, "mark", "end" if right else "start")
-            )
     if threshold is not None:
         drawn.append(plot.straight((frame.left, up(threshold)), (frame.right, up(threshold)), "threshold"))
     return plot.figure(f"{y} against {x}: {', '.join(series)}.", plot.axes(frame, left, below, x=x, y=y), *drawn)
