@@ -95,7 +95,7 @@ def test_settings_are_chosen_on_other_images_than_the_victims(monkeypatch: pytes
         return audited(model, victims, **more)
 
     monkeypatch.setattr(sweep, "audit", watch)
-    outcome = sweep._audit(row)
+    outcome = sweep._audit(row, {})
     assert outcome.chosen == "bayes:tv=0.01"
     *shadows, victims = seen
     assert len(shadows) == 2

@@ -106,11 +106,12 @@ def run(study: Study, folder: Path) -> Iterator[tuple[Row, Outcome, bool]]:
     """
     path = folder / "study.json"
     kept = _read(path)
+    trained: dict[str, Defense] = {}
     for row in study.rows:
         key = _key(row)
         there = key in kept
         if not there:
-            kept[key] = _audit(row)._asdict()
+            kept[key] = _audit(row, trained)._asdict()
             write(path, {"study": study.name, "question": study.question, "rows": list(map(_entry, kept.items()))})
         yield row, Outcome(**kept[key]), there
 
@@ -121,11 +122,17 @@ def as_markdown(study: Study, found: list[tuple[Row, Outcome]]) -> str:
     return "\n".join(lines + [f"| {' | '.join(study.cells(row, outcome))} |" for row, outcome in found])
 
 
-def _audit(row: Row) -> Outcome:
+def _audit(row: Row, trained: dict[str, Defense]) -> Outcome:
+    """`trained` has what the row before was trained to, which rows that differ in their attack alone share."""
     defense: Defense = spec.joined("defense", row.defense, defenses.BY_NAME)
     task = load_task(row.model, row.data, row.victims, seed=row.seed, batch=row.batch, split=row.split, size=row.size)
     if row.trained or row.rounds:
-        defense = _trained(task, row, defense)
+        same = f"{row.model} {row.data} {row.defense} {row.trained} {row.rounds} {row.size} {row.seed}"
+        if same not in trained:
+            found = _trained(task, row, defense)
+            trained.clear()
+            trained[same] = found
+        defense = trained[same]
     chosen = _tune(task, row, defense) if row.tries else None
     attack = _attack(chosen or row.attack, row)
     result = audit(task.model, task.victims, attack=attack, defense=defense, seed=row.seed, names=task.names)
