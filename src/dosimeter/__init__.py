@@ -28,6 +28,7 @@ from dosimeter.auditing import Captured, Interrupted, Result, audit, audit_updat
 from dosimeter.data import Dataset, load, partition, pick, pick_decoys
 from dosimeter.defenses import Defense
 from dosimeter.errors import DosimeterError
+from dosimeter.federated import Federation, Protocol, train
 from dosimeter.reports import report
 from dosimeter.types import ThreatModel, Victims
 
@@ -39,8 +40,10 @@ __all__ = [
     "Dataset",
     "Defense",
     "DosimeterError",
+    "Federation",
     "GuessSteps",
     "Interrupted",
+    "Protocol",
     "Result",
     "Search",
     "Stop",
@@ -67,4 +70,5 @@ __all__ = [
     "schedules",
     "servers",
     "starts",
+    "train",
 ]
