@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Result, Strategy
 from torch import Tensor, nn
 
-from dosimeter import defenses, metrics, presets
+from dosimeter import clients, defenses, metrics, presets
 from dosimeter.errors import DataError, OutputError, SettingError, UpdateError
 from dosimeter.flower import Keep, audit_kept, defend, read_kept, run_here
 
@@ -34,8 +34,10 @@ def images(client: int) -> tuple[Tensor, Tensor]:
     return torch.rand(1, 1, 8, 8, generator=rng), torch.tensor([client % 4])
 
 
-def users_client(mods: list[Mod] | None = None, fails: int | None = None, plain: bool = False) -> ClientApp:
-    """One plain step on one image, as somebody else would write it; `plain` sends arrays without names."""
+def users_client(
+    mods: list[Mod] | None = None, fails: int | None = None, plain: bool = False, steps: int = 1, momentum: float = 0.0
+) -> ClientApp:
+    """Steps on one image, as somebody else would write them; `plain` sends arrays without names."""
     app = ClientApp(mods=mods)
 
     @app.train()
@@ -49,8 +51,11 @@ def users_client(mods: list[Mod] | None = None, fails: int | None = None, plain:
         message.content.array_records["arrays"].clear()  # as apps do to save memory
         model.load_state_dict({name: torch.from_numpy(a) for name, a in zip(names, arrays, strict=True)})
         x, y = images(client)
-        torch.autograd.backward(F.cross_entropy(model(x), y))
-        torch.optim.SGD(model.parameters(), lr=RATE).step()
+        rule = torch.optim.SGD(model.parameters(), lr=RATE, momentum=momentum)
+        for _ in range(steps):
+            rule.zero_grad()
+            torch.autograd.backward(F.cross_entropy(model(x), y))
+            rule.step()
         state = model.state_dict()
         sent = ArrayRecord([t.numpy() for t in state.values()]) if plain else ArrayRecord(state)
         figures = MetricRecord({"num-examples": len(x), "client": client})
@@ -132,6 +137,19 @@ def test_images_are_read_out_of_kept_updates(plain: bool, tmp_path: Path) -> Non
     for each in found:
         truth, _ = images(each.kept.metrics["client"])
         assert metrics.mse(each.found.images[0], truth).max() < 1e-6
+
+
+def test_images_are_read_out_of_several_local_steps_with_momentum(tmp_path: Path) -> None:
+    strategy = Keep(FedAvg(fraction_train=0.67, min_train_nodes=2, fraction_evaluate=0.0), tmp_path)
+    run_here(users_server(strategy, [], 1), users_client(steps=4, momentum=0.9), nodes=3)
+    step = clients.LocalTraining(steps=4, lr=RATE, optimiser=clients.optimisers.SGD(momentum=0.9))
+    attack = presets.inverting_gradients(steps=300, tv=0.0, labels="idlg", distance="l2", signed=False)
+    found = audit_kept(tmp_path, make(), attack=attack, shape=(1, 8, 8), lr=RATE, step=step)
+    assert len(found) == 2  # a share of three
+    for each in found:
+        truth, _ = images(each.kept.metrics["client"])
+        assert metrics.mse(each.found.images[0], truth).max() < 1e-2
+        assert metrics.ssim(each.found.images[0], truth).min() > 0.8
 
 
 def test_a_defended_client_sends_what_the_defense_makes_of_its_change(tmp_path: Path) -> None:
