@@ -170,6 +170,27 @@ def test_noise_has_its_deviation(perturbed: str) -> None:
     assert abs(float(away.mean())) < 0.05
 
 
+def test_ppp_on_the_update_leaves_what_follows_its_bottleneck() -> None:
+    _, clean = one_step(defenses.Precode(k=4))
+    _, noisy = one_step(defenses.Ppp(k=4, sigma=0.3), perturbed="update")
+    away = {name: float((noisy[name] - clean[name]).std()) for name in clean if clean[name].numel() > 30}
+    early = {name for name in away if not name.startswith("7.")}
+    assert early
+    assert early != set(away)
+    assert all((away[name] > 0.2) == (name in early) for name in away), away
+
+
+def test_a_process_that_is_ended_from_outside_is_said() -> None:
+    task = federation(rounds=100_000)
+
+    def end(done: int, *_: object) -> None:
+        if done == 1:
+            multiprocessing.active_children()[0].kill()
+
+    with pytest.raises(ModelError, match="ended from outside"):
+        train(task, workers=2, processes=True, tested=(), watch=end)
+
+
 @pytest.mark.parametrize("defense", [defenses.Precode(k=4), defenses.Cvb(kernel=3, position=1)], ids=["precode", "cvb"])
 def test_a_step_is_the_gradient_of_the_whole_objective(defense: Defense) -> None:
     """With the draws that the client made and the divergence in the loss, by torch.func."""

@@ -52,6 +52,7 @@ def compare_command(
         )  # fmt: skip
         folder = out_ or Path("runs") / f"compare-{Path(model.partition(':')[0]).stem}"
         said = f"{model} {data_} {protocol} victims {victims} steps {steps} seeds {seeds} from {seed} trained {trained}"
+        said += f" threshold {threshold:g}"
         kept = _read(folder / BALANCES, said)
         try:
             for words, each in chosen.items():

@@ -15,7 +15,7 @@ from dosimeter import defenses
 from dosimeter.data.partition import Places
 from dosimeter.defenses import Defense, Moment
 from dosimeter.federated.federation import Federation, State
-from dosimeter.rng import derive, numpy_stream, stream
+from dosimeter.rng import numpy_stream, stream
 from dosimeter.types import Secret, Secrets, Target
 
 
@@ -41,7 +41,7 @@ def fit(
         private: the client's own from its last round, where it had one.
         optimiser: the state that its optimiser goes on from, where the protocol is central.
     """
-    protocol, names = federation.protocol, (str(client), f"round {round_}")
+    protocol = federation.protocol
     model = copy.deepcopy(federation.template)
     model.load_state_dict({**state, **(private or {})})
     model.train()
@@ -56,7 +56,7 @@ def fit(
     after = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     sent = {name: tensor for name, tensor in after.items() if name not in federation.private}
     if protocol.perturbed == "update":
-        sent = _perturbed(federation, state, sent, names)
+        sent = trainer.perturbed(state, sent)
     own = {name: tensor for name, tensor in after.items() if name in federation.private}
     kept = _kept(rule) if protocol.central else {}
     return Fit(sent, own, len(federation.holdings[client].train), steps, total / max(1, steps), kept)
@@ -110,6 +110,13 @@ class _Trainer:
         moment = Moment(self._round, len(images), replace(self.target, drawn=drawn), images, labels)
         for name, changed in self.federation.defense.on_gradient(found, moment, self._noise).items():
             shared[name].grad = changed.to(found[name])
+
+    def perturbed(self, before: State, after: State) -> State:
+        """The weights that are sent when the defense acts on their change."""
+        set_secrets(self.model, self._blank)
+        change = {name: before[name] - tensor for name, tensor in after.items() if name in self._parameters}
+        sent = self.federation.defense.on_gradient(change, Moment(self._round, 1, self.target), self._noise)
+        return {name: before[name] - sent[name] if name in sent else tensor for name, tensor in after.items()}
 
 
 def client_secrets(federation: Federation, target: Target, client: int) -> Secrets:
@@ -201,12 +208,3 @@ def _resume(rule: torch.optim.Optimizer, kept: State) -> None:
         at, _, key = name.partition(".")
         state.setdefault(int(at), {})[key] = value.clone()
     rule.load_state_dict({**whole, "state": state})
-
-
-def _perturbed(federation: Federation, before: State, after: State, names: tuple[str, ...]) -> State:
-    """The weights that are sent when the defense acts on their change."""
-    weights = {name for name, p in federation.template.named_parameters() if p.requires_grad}
-    change = {name: before[name] - tensor for name, tensor in after.items() if name in weights}
-    rng = torch.Generator().manual_seed(derive(federation.seed, "training", "defense", *names))
-    sent = federation.defense.on_gradient(change, Moment(int(names[1].split()[1]), 1), rng)
-    return {name: before[name] - sent[name] if name in sent else tensor for name, tensor in after.items()}

@@ -48,6 +48,7 @@ def follow(
             f"Training has {federation.protocol.rounds} rounds, so there is no round {beyond[0]} to audit."
         )
     said = settings(federation) | {"attack": repr(setting.attack), "victims": list(victims.ids)}
+    said["threshold"] = yardstick.threshold
     kept = _read(folder / POINTS, said)
 
     def look(done: int, state: State, private: dict[int, State]) -> None:

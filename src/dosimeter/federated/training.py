@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dosimeter.errors import ModelError, SettingError
+from dosimeter.errors import ModelError
 from dosimeter.federated.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from dosimeter.federated.federation import Federation, State
 from dosimeter.federated.server import average, chosen, evaluate, validate
@@ -24,7 +24,6 @@ class Training(NamedTuple):
     state: State  # the server's weights
     private: dict[int, State]  # each client's own
     history: list[Round]
-    finished: bool = True
 
 
 Watch = Callable[[int, State, dict[int, State]], None]
@@ -164,10 +163,3 @@ def _check_finite(state: State, round_: int) -> None:
 def _note(history: list[Round]) -> str:
     last = next((entry["accuracy"] for entry in reversed(history) if "accuracy" in entry), None)
     return "" if last is None else f"accuracy {last:.2%}"
-
-
-def check_resumable(folder: Path, federation: Federation) -> None:
-    """Refuse a folder that holds another training."""
-    if folder.exists() and not folder.is_dir():
-        raise SettingError(f"Expected a folder to keep the training in, but {str(folder)!r} is a file.")
-    read_checkpoint(folder, federation)

@@ -5,6 +5,7 @@ the data already; weights go to and fro as bytes. What a client computes is the 
 """
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import load, save
 
 from dosimeter import engine
+from dosimeter.errors import ModelError
 from dosimeter.federated.client import Fit, fit
 from dosimeter.federated.federation import Federation, State
 
@@ -90,6 +92,15 @@ class _Pool:
             self._processes.append(process)
 
     def fits(self, state: State, tasks: Sequence[Task]) -> list[Fit]:
+        try:
+            return self._fits(state, tasks)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise ModelError(
+                "A process that trained a client was ended from outside, perhaps for want of memory; train fewer "
+                "clients at once (--workers). The rounds before this one are kept."
+            ) from None
+
+    def _fits(self, state: State, tasks: Sequence[Task]) -> list[Fit]:
         weights, found = _bytes(state), dict[int, Fit]()
         waiting, busy = list(enumerate(tasks)), dict[int, int]()
 
