@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
+from rich.errors import LiveError
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
@@ -33,7 +34,13 @@ def bar(title: str, total: float | None, *, bytes_: bool = False, show: bool | N
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    try:
+        progress.start()
+    except LiveError:  # inside another bar, which older releases of rich do not take
+        yield _silent
+        return
+    try:
         task = progress.add_task(title, total=total, note="")
 
         def advance(done: float, note: str = "", *, total: float | None = None) -> None:
@@ -43,3 +50,5 @@ def bar(title: str, total: float | None, *, bytes_: bool = False, show: bool | N
                 progress.update(task, completed=done, note=note, total=total)
 
         yield advance
+    finally:
+        progress.stop()

@@ -52,14 +52,16 @@ def follow(
     kept = _read(folder / POINTS, said)
 
     def look(done: int, state: State, private: dict[int, State]) -> None:
-        for server in servers if done in at else ():
-            if any((point["round"], point["server"]) == (done, server.name) for point in kept):
-                continue
-            defense = as_audited(federation, Training(state, private, []))
+        there = {point["server"] for point in kept if point["round"] == done}
+        missing = [server for server in servers if done in at and server.name not in there]
+        if not missing:
+            return
+        defense, accuracy = as_audited(federation, Training(state, private, [])), score(federation, state, private)
+        for server in missing:
             each = replace(setting, defense=defense, server=server)
             result = perform(federation.model, victims, each, yardstick, names=names, progress=progress)
             norms = update_norms(federation, victims, each)
-            about = {"round": done, "server": server.name, "accuracy": score(federation, state, private)["accuracy"]}
+            about = {"round": done, "server": server.name, "accuracy": accuracy["accuracy"]}
             kept.append(about | point_of(result, norms))
             _write(folder / POINTS, said, kept)
 

@@ -8,6 +8,7 @@ from dosimeter.errors import OutputError
 from dosimeter.reports import plot
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.plot import Frame
+from dosimeter.reports.sections import document
 from dosimeter.reports.style import CSS
 
 COLOURS = 6
@@ -113,23 +114,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
     return tag("div", tag("table", top, tag("tbody", *body)), class_="scroll")
 
 
-def write_charts(path: Path, title: str, about: str, sections: Sequence[tuple[str, Html]]) -> None:
+def write_charts(path: Path, title: str, about: str, parts: Sequence[tuple[str, Html]]) -> None:
     """One self-contained page of sections, each with a heading."""
-    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", Html(CSS)),
-    )
     top = tag("header", tag("p", "dosimeter", class_="brand"), tag("h1", title), tag("p", about, class_="about"))
-    body = [tag("section", tag("h2", name), content) for name, content in sections]
-    page = tag("html", head, tag("body", top, tag("main", *body)), lang="en")
+    body = [tag("section", tag("h2", name), content) for name, content in parts]
     try:
-        path.write_text(f"<!doctype html>\n{page}\n", encoding="utf-8")
+        path.write_text(document(title, top, tag("main", *body)), encoding="utf-8")
     except OSError as error:
         why = error.strerror or error
         raise OutputError(f"Expected a file that can be written, but {str(path)!r} cannot ({why}).") from None

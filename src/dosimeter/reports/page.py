@@ -8,7 +8,6 @@ from dosimeter.auditing import Captured, Outcome, Result
 from dosimeter.errors import OutputError
 from dosimeter.reports import captured, figures, gallery, sections
 from dosimeter.reports.markup import Html, join, tag
-from dosimeter.reports.style import CSS
 from dosimeter.reports.words import (
     blind_reads,
     count,
@@ -23,9 +22,6 @@ from dosimeter.reports.words import (
 
 TITLE = "Gradient leakage audit"
 
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-"""Should anything slip through, the browser refuses to load or run it."""
-
 
 def write_page(result: Outcome, path: Path, *, title: str = TITLE) -> None:
     """Write the report of a result to one HTML file."""
@@ -38,18 +34,9 @@ def write_page(result: Outcome, path: Path, *, title: str = TITLE) -> None:
 
 def render(result: Outcome, *, title: str = TITLE) -> str:
     """The page as text."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{title}: {headline(result)}"),
-        tag("style", Html(CSS)),
-    )
     main = captured.main(result) if isinstance(result, Captured) else _main(result)
-    body = tag("body", _header(result, title), tag("main", *main), _footer(result))
-    return "<!doctype html>\n" + tag("html", head, "\n", body, lang="en") + "\n"
+    parts = (_header(result, title), tag("main", *main), _footer(result))
+    return sections.document(f"{title}: {headline(result)}", *parts)
 
 
 def _header(result: Outcome, title: str) -> Html:

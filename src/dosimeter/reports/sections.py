@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dosimeter.auditing import Outcome, Result
 from dosimeter.reports import words
 from dosimeter.reports.markup import Html, join, tag
+from dosimeter.reports.style import CSS
 from dosimeter.reports.words import grants, percent, rows, shares
 
 SETTINGS = {
@@ -39,6 +40,24 @@ APART = ("attack", "command")
 def section(name: str, title: str, content: Html) -> Html:
     """A part of the page under its heading."""
     return tag("section", tag("h2", title, id=name), content, aria_labelledby=name)
+
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+"""Should anything slip through, the browser refuses to load or run it."""
+
+
+def document(title: str, *body: Html) -> str:
+    """A whole page as text: it opens offline, runs no script and asks nothing of the network."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("style", Html(CSS)),
+    )
+    return "<!doctype html>\n" + tag("html", head, "\n", tag("body", *body), lang="en") + "\n"
 
 
 def drawing(figure: Html, name: str, *words: str) -> Html:
