@@ -145,6 +145,19 @@ def test_fedkl_starts_lenet_as_torch_does() -> None:
     assert model.classifier.weight.abs().max() <= 768**-0.5
 
 
+def test_the_bayes_paper_starts_its_cnn_as_flax_does() -> None:
+    model = make("cnn-bayes", MNIST)
+    for layer, fan_in in zip((model.features[0], model.features[3], *model.dense[:1]), (9, 288, 3136), strict=True):
+        scaled = layer.weight.detach() * fan_in**0.5
+        assert (layer.bias == 0).all()
+        assert scaled.abs().max() <= 2 / 0.8796
+        assert abs(float(scaled.std()) - 1) < 5 / scaled.numel() ** 0.5  # 5 standard errors of a normal's deviation
+    plain = make("cnn-bayes", MNIST, start="torch")
+    assert plain.dense[0].weight.abs().max() <= 3136**-0.5
+    bare = make("cnn-bayes", MNIST, bias=False)
+    assert bare.classifier.bias is None
+
+
 @pytest.mark.parametrize(("name", "side"), [(n, e.least) for n, e in models.BY_NAME.items() if e.least > 4])
 def test_the_least_size_is_the_least(name: str, side: int) -> None:
     with torch.device("meta"):
@@ -185,6 +198,7 @@ def test_what_cannot_work_is_refused() -> None:
         ("resnet20", {"shortcut": "pading"}, "padding"),
         ("vgg16", {"head": "imagnet"}, "imagenet"),
         ("lenet", {"batch_norm": "frist"}, "first"),
+        ("cnn-bayes", {"start": "lecunn"}, "lecun"),
     ],
 )
 def test_unknown_parts_are_refused_with_the_nearest_name(name: str, setting: dict[str, object], near: str) -> None:

@@ -67,7 +67,12 @@ BY_NAME = {
         "one hidden layer of 100, for 20 numbers as 1x1x20 images",
         normalised=False,
     ),
-    "cnn-bayes": Entry(TwoConv, "Bayes, Table 2", "2 convolutions 3x3 (32, 64), average pooling, 100, linear", least=4),
+    "cnn-bayes": Entry(
+        partial(TwoConv, start="lecun"),
+        "Bayes, Table 2",
+        "2 convolutions 3x3 (32, 64), average pooling, 100, linear; weights start as in flax",
+        least=4,
+    ),
     "convbig": Entry(
         partial(TwoConv, kernel=1, hidden=(2000, 1000)),
         "Bayes, Table 3",

@@ -14,8 +14,12 @@ Activation = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "softplus", "s
 Pooling = Literal["max", "average"]
 Padding = Literal["zeros", "circular"]
 Norm = Literal["batch", "group", "none"]
+Start = Literal["torch", "lecun"]
 
 Name = TypeVar("Name", bound=str)
+
+CUT = 0.8796256610342398
+"""The deviation of a normal of deviation 1 that is cut at -2 and 2."""
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -66,6 +70,22 @@ def norm_layer(kind: Norm, channels: int) -> nn.Module:
     if known("norm", kind, Norm) == "none":
         return nn.Identity()
     return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(2, channels)
+
+
+def begin(model: nn.Module, start: Start) -> None:
+    """Leave convolutions and linear layers as torch starts them, or start them as flax does.
+
+    "lecun" is a normal of variance 1 / fan-in, cut at two deviations, and biases of 0. Torch's uniform has a third of
+    that variance, so its updates are smaller and the same noise hides more of them.
+    """
+    if known("start", start, Start) == "torch":
+        return
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            spread = layer.weight[0].numel() ** -0.5 / CUT
+            nn.init.trunc_normal_(layer.weight, std=spread, a=-2 * spread, b=2 * spread)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def known(setting: str, name: Name, choices: object) -> Name:

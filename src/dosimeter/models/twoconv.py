@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from dosimeter.errors import ModelError
-from dosimeter.models.layers import Activation, Padding, Pooling, known, nonlinear, pool_layer
+from dosimeter.models.layers import Activation, Padding, Pooling, Start, begin, known, nonlinear, pool_layer
 from dosimeter.models.normalise import Normalise
 from dosimeter.types import Shape
 
@@ -21,6 +21,7 @@ class TwoConv(nn.Module):
         kernel: side of the second kernel; its padding is 1 in both networks, so a 1x1 kernel adds a border.
         width: channels of the first convolution; the second has twice as many.
         hidden: neurons of the fully connected layers before the classifier.
+        start: of the weights; the program behind Table 2 is written in flax and starts them by "lecun".
 
     Deviations: logits instead of their log-softmax, which cross-entropy cannot tell apart. The paper gives the CNN's
     layers in its program alone.
@@ -40,6 +41,7 @@ class TwoConv(nn.Module):
         padding: Padding = "zeros",
         activation: Activation = "relu",
         bias: bool = True,
+        start: Start = "torch",
     ) -> None:
         super().__init__()
         channels, height, across = shape
@@ -66,6 +68,7 @@ class TwoConv(nn.Module):
             inputs = neurons
         self.dense = nn.Sequential(*dense)
         self.classifier = nn.Linear(inputs, classes, bias=bias)
+        begin(self, start)
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.dense(self.features(self.normalise(images))))
