@@ -54,4 +54,4 @@ def test_bars_are_as_long_as_their_values(tmp_path: Path) -> None:
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert any("none & all" in (text.text or "") for text in root.iter("{http://www.w3.org/2000/svg}text"))
     with pytest.raises(OutputError):
-        charts.write_svg(tmp_path / "missing" / "bars.svg", drawing)
+        charts.write_svg(tmp_path / "bars.svg" / "within.svg", drawing)

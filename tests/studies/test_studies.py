@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from dosimeter import defenses, models, rng, studies
 from dosimeter.cli import app
+from dosimeter.cli.study import draw
 from dosimeter.errors import OutputError
 from dosimeter.studies import sweep
 from dosimeter.task import load_task
@@ -56,7 +57,7 @@ def test_the_study_of_labels_trains_defends_and_prints_labels(tmp_path: Path) ->
     rows = (
         studies.Row(**few),  # type: ignore[arg-type]
         studies.Row(**few, defense="noise:sigma=10"),  # type: ignore[arg-type]
-        studies.Row(**few, trained=3),  # type: ignore[arg-type]
+        studies.Row(**few, protocol="bayes:rounds=1,steps=3"),  # type: ignore[arg-type]
     )
     found = list(studies.run(replace(study, rows=rows), tmp_path))
     plain, noisy, trained = (outcome for _, outcome, _ in found)
@@ -70,16 +71,37 @@ def test_the_study_of_labels_trains_defends_and_prints_labels(tmp_path: Path) ->
 
 
 def test_training_changes_the_model_and_is_the_same_again() -> None:
-    row = studies.Row(model="lenet:width=2", data="mnist-5k", victims=1, trained=2)
+    row = studies.Row(model="lenet:width=2", data="mnist-5k", victims=1, protocol="bayes:rounds=2,steps=1")
+    assert row.trained == "2 steps"
+    protocol = row.training()
+    assert protocol is not None
     for defense in (defenses.NoDefense(), defenses.Precode(k=4)):
         task = load_task(row.model, row.data, row.victims, seed=0)
         with rng.scoped(0, "defense", "model"):
             before = defense.on_model(task.model, task.dataset.shape)
-        once, again = (sweep._trained(task, row, defense).on_model(before, (1, 1, 1)) for _ in range(2))
+        made = [sweep._train(task, row, defense, protocol) for _ in range(2)]
+        assert 0 <= made[0].accuracy == made[1].accuracy <= 1
+        once, again = (each.defense.on_model(before, (1, 1, 1)) for each in made)
         pairs = list(zip(before.parameters(), once.parameters(), again.parameters(), strict=True))
         assert all(torch.equal(b, c) for _, b, c in pairs)
         assert not any(torch.equal(a, b) for a, b, _ in pairs)
         assert not once.training
+
+
+def test_rows_after_training_say_how_long_and_how_well(tmp_path: Path) -> None:
+    study = studies.BY_NAME["fedkl"]
+    few = [replace(row, data="mnist-5k", victims=1) for row in study.rows if row.attack == "unlock"]
+    rows = tuple(replace(row, protocol=row.protocol and "fedkl:clients=2,rounds=1,epochs=none,steps=2") for row in few)
+    study = replace(study, rows=rows)
+    found = [(row, outcome) for row, outcome, _ in studies.run(study, tmp_path)]
+    (_, before), (_, after) = found
+    assert before.accuracy is None
+    assert after.accuracy is not None
+    assert before.read == after.read == "1 of 1"  # of weights that training changed
+    assert before.psnr != after.psnr
+    first, second = studies.as_markdown(study, found).splitlines()[2:]
+    assert "| `lenet` | - | - | fedkl:round=later | `unlock` |" in first
+    assert f"| `lenet` | 2 steps | {after.accuracy:.1%} |" in second
 
 
 def test_settings_are_chosen_on_other_images_than_the_victims(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +128,9 @@ def test_a_file_that_says_less_of_its_rows_is_read_with_the_defaults(tmp_path: P
     next(iter(studies.run(TINY, tmp_path)))
     path = tmp_path / "study.json"
     kept = json.loads(path.read_text())
-    for name in ("batch", "defense", "trained"):
+    for name in ("batch", "defense", "protocol"):
         del kept["rows"][0]["row"][name]
-    for name in ("labels", "guess", "updates"):
+    for name in ("labels", "guess", "updates", "accuracy"):
         del kept["rows"][0]["outcome"][name]
     path.write_text(json.dumps(kept))
     assert next(iter(studies.run(TINY, tmp_path)))[2]
@@ -121,12 +143,26 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "study.json").read_text() == '{"rows": [1]}'
 
 
+def test_the_figure_tells_attacks_apart_by_the_settings_in_which_they_differ(tmp_path: Path) -> None:
+    short = "steps=1,restarts=1,distance=mean-cosine,secrets"
+    rows = tuple(
+        studies.Row(model="lenet:width=2", data="mnist-5k", victims=1, defense="fedkl", attack=attack, steps=None)
+        for attack in (f"ig:{short}=joint", f"ig:{short}=known", "unlock")
+    )
+    found = [(row, outcome) for row, outcome, _ in studies.run(replace(TINY, rows=rows), tmp_path)]
+    draw(found, tmp_path)
+    drawn = (tmp_path / "study.svg").read_text()
+    for name in ("fedkl, ig secrets=joint", "fedkl, ig secrets=known", "fedkl, unlock"):
+        assert f">{name}<" in drawn
+
+
 def test_the_command_prints_a_table_and_refuses_unknown_names(tmp_path: Path) -> None:
     words = ["study", "pooling", "--data", "mnist-5k", "--victims", "1", "--steps", "1", "--out", str(tmp_path)]
     found = CliRunner().invoke(app, words)
     assert found.exit_code == 0, found.output
     assert "| `convnet:width=8,pooling=average` | 1 of mnist-5k | 1 |" in found.output
     assert "17.87 at width 64" in found.output
+    assert not (tmp_path / "study.svg").exists()  # whose rows differ in their model
     for wrong in (["study", "poling"], ["study", "pooling", "--only", "resnet"]):
         refused = CliRunner().invoke(app, wrong)
         assert refused.exit_code == 2

@@ -1,8 +1,6 @@
 """A measurement on a terminal, as `bench.json` and as the plot `bench.svg`."""
 
-import json
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from math import log
 from pathlib import Path
@@ -13,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dosimeter import files
 from dosimeter.errors import OutputError
 from dosimeter.reports import plot
 from dosimeter.reports.markup import Html, tag
@@ -38,14 +37,9 @@ def prepare(folder: Path) -> None:
 
 def write(found: dict[str, Any], folder: Path) -> None:
     """Both files, each there as a whole or not at all; those of an older measurement give way."""
-    texts = {FILE: json.dumps(found, indent=1, allow_nan=False) + "\n", PLOT: draw(found)}
-    try:
-        with tempfile.TemporaryDirectory(prefix=".dosimeter-", dir=folder) as draft:
-            for name, text in texts.items():
-                (Path(draft) / name).write_text(text, encoding="utf-8")
-                os.replace(Path(draft) / name, folder / name)
-    except OSError as error:
-        raise OutputError(f"Cannot write to {folder}: {error.strerror}; name another folder with --out.") from None
+    drawn = draw(found)
+    files.replace_json(folder / FILE, found)
+    files.replace(folder / PLOT, drawn)
 
 
 def show(found: dict[str, Any], console: Console) -> None:

@@ -53,19 +53,26 @@ def study_command(
             said = ", ".join(cell for cell in study.cells(row, outcome) if cell != "-")
             err.print(escape(f"{len(found)}/{len(rows)} {said} ({took})"), highlight=False, soft_wrap=True)
     out.print(f"{study.question}\n", markup=False, highlight=False, soft_wrap=True)
-    _draw(found, folder)
+    draw(found, folder)
     out.print(studies.as_markdown(study, found), markup=False, highlight=False, soft_wrap=True)
 
 
-def _draw(found: list[tuple[studies.Row, studies.Outcome]], folder: Path) -> None:
+def draw(found: list[tuple[studies.Row, studies.Outcome]], folder: Path) -> None:
     """The rows' mean SSIM as bars, where defense and attack tell the rows apart."""
+    attacks = _told_apart([row.attack for row, _ in found])
     bars = {}
-    for row, outcome in found:
-        attack = (outcome.chosen or row.attack).partition(":")[0]
-        bars[", ".join([row.defense, attack, *([f"{row.rounds} rounds"] if row.rounds else [])])] = outcome.ssim
+    for (row, outcome), attack in zip(found, attacks, strict=True):
+        bars[", ".join(filter(None, [row.defense, attack, row.trained]))] = outcome.ssim
     if len(bars) == len(found):
         with refusals():
             charts.write_svg(folder / "study.svg", charts.bars(bars, x="mean SSIM", threshold=0.5))
+
+
+def _told_apart(attacks: list[str]) -> list[str]:
+    """Names with those of their settings alone that not all of the name have."""
+    said = [(name, settings.split(",")) for name, _, settings in (attack.partition(":") for attack in attacks)]
+    common = {name: set.intersection(*(set(own) for other, own in said if other == name)) for name, _ in said}
+    return [" ".join([name, *(one for one in own if one not in common[name])]) for name, own in said]
 
 
 def _densities(folder: Path, points: int, steps: int) -> None:

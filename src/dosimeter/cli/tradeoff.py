@@ -8,14 +8,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import data, defenses, spec
+from dosimeter import data, defenses, files, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import Setting, Yardstick
 from dosimeter.cli.console import err, out, refusals
 from dosimeter.cli.train import DATA, MODEL, PROTOCOL
 from dosimeter.errors import OutputError, SettingError
 from dosimeter.federated import Federation
-from dosimeter.federated.checkpoint import replace_file
 from dosimeter.federated.setup import Setup
 from dosimeter.federated.tradeoff import Balance, Comparison, Tried, calibrate
 from dosimeter.reports import charts
@@ -188,11 +187,7 @@ def _safe(words: str) -> str:
 
 def _write(path: Path, said: str, kept: dict[str, Balance]) -> None:
     document = {"program": "dosimeter", "said": said, "found": [balance._asdict() for balance in kept.values()]}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, (json.dumps(document, indent=1) + "\n").encode())
-    except OSError as error:
-        raise OutputError(f"Cannot write {str(path)!r}: {error.strerror}; choose another --out.") from None
+    files.replace_json(path, document)
 
 
 def _read(path: Path, said: str) -> dict[str, Balance]:

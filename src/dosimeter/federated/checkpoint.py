@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from dosimeter import files
 from dosimeter.errors import DataError, OutputError
 from dosimeter.federated.federation import Federation, State
 
@@ -40,13 +41,9 @@ def write_checkpoint(folder: Path, federation: Federation, at: Checkpoint) -> No
         for client, state in clients.items():
             tensors |= {f"{kind} {client}/{name}": tensor for name, tensor in state.items()}
     document = {"program": "dosimeter", "training": settings(federation), "rounds": at.history}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / HISTORY, (json.dumps(document, indent=1) + "\n").encode())
-        replace_file(folder / ROUND, save(_copies(tensors), {"round": str(at.done)}))
-        replace_file(folder / MODEL, save(_copies(at.state)))
-    except OSError as error:
-        raise OutputError(f"Cannot write to {str(folder)!r}: {error.strerror}; choose another --out.") from None
+    files.replace_json(folder / HISTORY, document)
+    files.replace(folder / ROUND, save(_copies(tensors), {"round": str(at.done)}))
+    files.replace(folder / MODEL, save(_copies(at.state)))
 
 
 def read_checkpoint(folder: Path, federation: Federation) -> Checkpoint | None:
@@ -104,13 +101,6 @@ def settings(federation: Federation) -> dict[str, Any]:
         "model": federation.fingerprint,
         "seed": federation.seed,
     }
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Put a file in its place in one go, so that nobody ever finds half of it."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_bytes(content)
-    draft.replace(path)
 
 
 def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dosimeter import files
 from dosimeter.auditing import Result, Setting, Yardstick, perform
 from dosimeter.auditing.job import Job
 from dosimeter.errors import DataError, OutputError, SettingError
 from dosimeter.federated.audited import as_audited
-from dosimeter.federated.checkpoint import replace_file, settings
+from dosimeter.federated.checkpoint import settings
 from dosimeter.federated.federation import Federation, State
 from dosimeter.federated.training import Training, score, train
 from dosimeter.servers import Tamper
@@ -100,13 +101,7 @@ def update_norms(federation: Federation, victims: Victims, setting: Setting) -> 
 
 
 def _write(path: Path, said: dict[str, Any], points: list[Point]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(
-            path, (json.dumps({"program": "dosimeter", "said": said, "points": points}, indent=1) + "\n").encode()
-        )
-    except OSError as error:
-        raise OutputError(f"Cannot write {str(path)!r}: {error.strerror}; choose another --out.") from None
+    files.replace_json(path, {"program": "dosimeter", "said": said, "points": points})
 
 
 def _read(path: Path, said: dict[str, Any]) -> list[Point]:

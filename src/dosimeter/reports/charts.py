@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dosimeter.errors import OutputError
+from dosimeter import files
 from dosimeter.reports import plot
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.plot import Frame
@@ -83,12 +83,7 @@ def write_svg(path: Path, drawing: Html) -> None:
     )
     start = drawing.index(">") + 1
     head = drawing[:start].replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
-    try:
-        path.write_text(f"{head}{style}{drawing[start:]}\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(
-            f"Expected a file that can be written, but {str(path)!r} cannot ({error.strerror})."
-        ) from None
+    files.replace(path, f"{head}{style}{drawing[start:]}\n")
 
 
 def legend(names: Sequence[str]) -> Html:
@@ -118,11 +113,7 @@ def write_charts(path: Path, title: str, about: str, parts: Sequence[tuple[str, 
     """One self-contained page of sections, each with a heading."""
     top = tag("header", tag("p", "dosimeter", class_="brand"), tag("h1", title), tag("p", about, class_="about"))
     body = [tag("section", tag("h2", name), content) for name, content in parts]
-    try:
-        path.write_text(document(title, top, tag("main", *body)), encoding="utf-8")
-    except OSError as error:
-        why = error.strerror or error
-        raise OutputError(f"Expected a file that can be written, but {str(path)!r} cannot ({why}).") from None
+    files.replace(path, document(title, top, tag("main", *body)))
 
 
 def _dot(cx: float, cy: float, colour: str, said: str) -> Html:

@@ -4,8 +4,8 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dosimeter import files
 from dosimeter.auditing import Captured, Outcome, Result
-from dosimeter.errors import OutputError
 from dosimeter.reports import captured, figures, gallery, sections
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.words import (
@@ -25,11 +25,7 @@ TITLE = "Gradient leakage audit"
 
 def write_page(result: Outcome, path: Path, *, title: str = TITLE) -> None:
     """Write the report of a result to one HTML file."""
-    try:
-        path.write_text(render(result, title=title), encoding="utf-8")
-    except OSError as error:
-        why = error.strerror or error
-        raise OutputError(f"Expected a file that can be written, but {str(path)!r} cannot ({why}).") from None
+    files.replace(path, render(result, title=title))
 
 
 def render(result: Outcome, *, title: str = TITLE) -> str:

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dosimeter import clients, models, rng, trees
+from dosimeter import clients, files, models, rng, trees
 from dosimeter.attacks import Search, Stop, likelihoods, optimisers, priors, schedules
 from dosimeter.data import GaussianTask
-from dosimeter.studies.sweep import Row, Study, write
+from dosimeter.studies.sweep import Row, Study
 from dosimeter.types import Observation, Target
 
 SCALE = 0.1
@@ -82,7 +82,8 @@ def compare_densities(points: int = 1000, steps: int = 400, *, folder: Path | No
             found.append(Distance(prior, density, *_mean(away), *_mean(away - right)))
             yield found[-1]
     if folder is not None:
-        write(folder / "densities.json", {"points": points, "steps": steps, "rows": [row._asdict() for row in found]})
+        rows = [row._asdict() for row in found]
+        files.replace_json(folder / "densities.json", {"points": points, "steps": steps, "rows": rows})
 
 
 def distances_as_markdown(found: list[Distance]) -> str:

@@ -1,10 +1,11 @@
-"""What defenses hold against attacks made for them (PPP, Tables 1 and 2; CVB, Table IV; Bayes, Table 2)."""
+"""What defenses hold against attacks made for them (PPP, Tables 1 and 2; CVB, Table IV; FedKL; Bayes, Table 2)."""
 
 from dosimeter.studies.sweep import Row, Study
 
 _COLUMNS = (
     "model",
     "trained",
+    "accuracy",
     "defense",
     "attack",
     "data",
@@ -16,11 +17,11 @@ _COLUMNS = (
 )
 
 VICTIMS = 32
-TRAINED = 5
-"""Rounds of training after which the same victims are attacked again."""
+TRAINED = "ppp:rounds=5"
+"""The training, by ten clients, after which the same victims are attacked again."""
 
 
-def _before_and_after(cases: tuple[tuple[str, str, str, str | None], ...], trained: int = TRAINED) -> tuple[Row, ...]:
+def _before_and_after(cases: tuple[tuple[str, str, str, str | None], ...], trained: str = TRAINED) -> tuple[Row, ...]:
     """(model, defense, attack, published) on the untrained model and after some training."""
     return tuple(
         Row(
@@ -29,10 +30,10 @@ def _before_and_after(cases: tuple[tuple[str, str, str, str | None], ...], train
             attack=attack,
             victims=VICTIMS,
             steps=None,
-            rounds=rounds,
-            published=None if rounds else published,
+            protocol=protocol,
+            published=None if protocol else published,
         )
-        for rounds in (0, trained)
+        for protocol in (None, trained)
         for model, defense, attack, published in cases
     )
 
@@ -60,17 +61,24 @@ _CVB = (
     ("cnn", "cvb", "eliminate", None),
 )
 
+_SEARCH = "ig:steps=500,restarts=4,distance=mean-cosine"
+_FEDKL = (
+    ("lenet", "none", _SEARCH, None),
+    *(("lenet", "fedkl:round=later", f"{_SEARCH},secrets={given}", None) for given in ("guessed", "joint", "known")),
+    ("lenet", "fedkl:round=later", "unlock", None),
+)
+
 _SOTERIA = (
     ("convbig", "none", "ig:steps=500", None),
     ("convbig", "soteria:rate=0.8", "ig:steps=500", None),
     ("convbig", "soteria:rate=0.8", "leave-out:steps=500", None),
 )
 
-_WEIGHTS = ("0.01", "0.03", "0.1", "0.3")
+_WEIGHTS = ("0.03", "0.1", "0.3", "1", "3")
 _RATES = ("0.1", "0.5")
 
 
-def _pruned(density: str, published: str | None, *, known: bool = False) -> Row:
+def _pruned(density: str, published: str | None, protocol: str | None, *, known: bool = False) -> Row:
     """One density, its weight of total variation and its rate found on shadow images."""
     # Of losses that are not densities, so that the same weights fit: r^2 is 0.02 of r^2 / (2 * 0.1^2).
     scales = {"cosine": 0.01, "l2": 0.02, "l1": 0.3}
@@ -87,6 +95,7 @@ def _pruned(density: str, published: str | None, *, known: bool = False) -> Row:
         tries=tries,
         defense="|".join(order if known else order[::-1]),
         victims=VICTIMS,
+        protocol=protocol,
         published=published,
     )
 
@@ -107,19 +116,30 @@ STUDIES = (
     Study(
         name="soteria",
         question="Does Soteria hold when the tensor that it changes is left out (Bayes, Fig. 2)?",
-        rows=_before_and_after(_SOTERIA, trained=1),  # of a network that takes minutes for one
+        rows=_before_and_after(_SOTERIA, trained="ppp:rounds=1"),  # of a network that takes minutes for one
+        columns=_COLUMNS,
+    ),
+    Study(
+        name="fedkl",
+        question="What does FedKL's key hide from searches with a wrong key, for it, with it, and from none?",
+        rows=_before_and_after(_FEDKL, trained="ppp:rounds=20"),  # sigmoids learn slowly
         columns=_COLUMNS,
     ),
     Study(
         name="pruned",
         question="Which density reads updates with half of their entries pruned and noise of 0.1 (Bayes, Table 2)?",
         rows=(
-            _pruned("l2", "14.44 dB"),
-            _pruned("l1", "13.95 dB"),
-            _pruned("cosine", "16.72 dB"),
-            _pruned("prune-gaussian", None),
-            _pruned("known-mask", "18.40 dB", known=True),
+            _pruned("l2", "14.44 dB", None),
+            _pruned("l1", "13.95 dB", None),
+            _pruned("cosine", "16.72 dB", None),
+            _pruned("prune-gaussian", None, None),
+            _pruned("known-mask", "18.40 dB", None, known=True),
+            _pruned("l2", "13.15 dB", "bayes"),
+            _pruned("l1", "13.24 dB", "bayes"),
+            _pruned("cosine", "14.47 dB", "bayes"),
+            _pruned("prune-gaussian", None, "bayes"),
+            _pruned("known-mask", "16.42 dB", "bayes", known=True),
         ),
-        columns=("attack", "model", "data", "defense", "PSNR", "SSIM", "SSIM without it", "images read", "published"),
+        columns=_COLUMNS,
     ),
 )

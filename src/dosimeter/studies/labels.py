@@ -7,8 +7,15 @@ _SIZES = ((64, 1), (64, 16), (16, 100))
 
 
 def _row(model: str, victims: int, batch: int, *, rule: str = "", defense: str = "none", trained: int = 0) -> Row:
-    attack = f"labels:rule={rule}" if rule else "labels"
-    return Row(model=model, attack=attack, victims=victims, batch=batch, steps=None, defense=defense, trained=trained)
+    return Row(
+        model=model,
+        attack=f"labels:rule={rule}" if rule else "labels",
+        victims=victims,
+        batch=batch,
+        steps=None,
+        defense=defense,
+        protocol=f"bayes:rounds=1,steps={trained},batch_size=64" if trained else None,
+    )
 
 
 STUDY = Study(

@@ -6,14 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dosimeter import defenses, spec
+from dosimeter import defenses, federated, files, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import audit
 from dosimeter.data import pick
 from dosimeter.defenses import Defense
 from dosimeter.errors import OutputError
 from dosimeter.federated import Federation, Protocol, as_audited, train
-from dosimeter.federated.checkpoint import replace_file
 from dosimeter.task import Task, load_task
 from dosimeter.types import Attack, Victims
 
@@ -32,13 +31,22 @@ class Row:
     steps: int | None = 200  # None for an attack that takes none
     batch: int = 1
     defense: str = "none"
-    trained: int = 0  # steps that the model was trained for, all images at one place
-    rounds: int = 0  # or rounds of ten clients; both as in the PPP paper, by Adam on batches of 64
+    protocol: str | None = None  # by which the model was trained before, with the defense
     split: str = "train"
     size: int | None = None
     seed: int = 0
     tries: tuple[str, ...] = ()  # attacks of which the best on shadow images takes the attack's place
     published: str | None = None
+
+    def training(self) -> Protocol | None:
+        return spec.make("protocol", self.protocol, federated.BY_NAME) if self.protocol else None
+
+    @property
+    def trained(self) -> str:
+        """How long, in words; nothing for an untrained model."""
+        if not (by := self.training()):
+            return ""
+        return f"{by.rounds * by.steps} steps" if by.steps else f"{by.rounds} rounds"
 
 
 class Outcome(NamedTuple):
@@ -54,6 +62,7 @@ class Outcome(NamedTuple):
     guess: float | None = None  # the share of labels that an even guess gets
     updates: str | None = None  # those with all labels right
     chosen: str | None = None  # the attack that was best on shadow images
+    accuracy: float | None = None  # of a trained model
 
 
 COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
@@ -67,7 +76,8 @@ COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
     "images read": lambda _, o: o.read,
     "attack": lambda row, o: f"`{o.chosen or row.attack}`",
     "defense": lambda row, _: row.defense,
-    "trained": lambda row, _: f"{row.rounds} rounds" if row.rounds else f"{row.trained} steps" if row.trained else "-",
+    "trained": lambda row, _: row.trained or "-",
+    "accuracy": lambda _, o: "-" if o.accuracy is None else f"{o.accuracy:.1%}",
     "updates": lambda row, _: f"{row.victims} of {row.batch}",
     "labels right": lambda _, o: o.labels or "-",
     "even guess": lambda _, o: "-" if o.guess is None else f"{o.guess:.0%}",
@@ -106,13 +116,14 @@ def run(study: Study, folder: Path) -> Iterator[tuple[Row, Outcome, bool]]:
     """
     path = folder / "study.json"
     kept = _read(path)
-    trained: dict[str, Defense] = {}
+    trained: dict[str, Trained] = {}
     for row in study.rows:
         key = _key(row)
         there = key in kept
         if not there:
             kept[key] = _audit(row, trained)._asdict()
-            write(path, {"study": study.name, "question": study.question, "rows": list(map(_entry, kept.items()))})
+            rows = list(map(_entry, kept.items()))
+            files.replace_json(path, {"study": study.name, "question": study.question, "rows": rows})
         yield row, Outcome(**kept[key]), there
 
 
@@ -122,17 +133,25 @@ def as_markdown(study: Study, found: list[tuple[Row, Outcome]]) -> str:
     return "\n".join(lines + [f"| {' | '.join(study.cells(row, outcome))} |" for row, outcome in found])
 
 
-def _audit(row: Row, trained: dict[str, Defense]) -> Outcome:
+class Trained(NamedTuple):
+    """A defense in the model that was trained with it, and how well that does."""
+
+    defense: Defense
+    accuracy: float
+
+
+def _audit(row: Row, trained: dict[str, Trained]) -> Outcome:
     """`trained` has what the row before was trained to, which rows that differ in their attack alone share."""
     defense: Defense = spec.joined("defense", row.defense, defenses.BY_NAME)
     task = load_task(row.model, row.data, row.victims, seed=row.seed, batch=row.batch, split=row.split, size=row.size)
-    if row.trained or row.rounds:
-        same = f"{row.model} {row.data} {row.defense} {row.trained} {row.rounds} {row.size} {row.seed}"
+    accuracy = None
+    if protocol := row.training():
+        same = f"{row.model} {row.data} {row.defense} {row.protocol} {row.size} {row.seed}"
         if same not in trained:
-            found = _trained(task, row, defense)
+            found = _train(task, row, defense, protocol)
             trained.clear()
             trained[same] = found
-        defense = trained[same]
+        defense, accuracy = trained[same]
     chosen = _tune(task, row, defense) if row.tries else None
     attack = _attack(chosen or row.attack, row)
     result = audit(task.model, task.victims, attack=attack, defense=defense, seed=row.seed, names=task.names)
@@ -149,6 +168,7 @@ def _audit(row: Row, trained: dict[str, Defense]) -> Outcome:
         labels["guess"] if labels else None,
         _count(labels["updates"]) if labels else None,
         chosen,
+        accuracy,
     )
 
 
@@ -170,12 +190,10 @@ def _tune(task: Task, row: Row, defense: Defense) -> str:
     return max(found, key=lambda words: found[words])
 
 
-def _trained(task: Task, row: Row, defense: Defense) -> Defense:
-    """The defense in a model that was trained with it."""
-    central = Protocol(clients=1, central=True, rounds=1, epochs=None, steps=row.trained or 1)
-    protocol = Protocol(rounds=row.rounds) if row.rounds else central
+def _train(task: Task, row: Row, defense: Defense, protocol: Protocol) -> Trained:
     whole = Federation(model=task.model, dataset=task.dataset, protocol=protocol, defense=defense, seed=row.seed)
-    return as_audited(whole, train(whole, tested=()))
+    done = train(whole, tested=(protocol.rounds,))
+    return Trained(as_audited(whole, done), done.history[-1]["accuracy"])
 
 
 def _count(rate: dict[str, Any]) -> str:
@@ -192,15 +210,6 @@ def _tuples(row: dict[str, Any]) -> dict[str, Any]:
 
 def _entry(item: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     return {"row": json.loads(item[0]), "outcome": item[1]}
-
-
-def write(path: Path, value: dict[str, Any]) -> None:
-    """Replace the file in one go, so that nobody ever finds half of it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, (json.dumps(value, indent=1) + "\n").encode())
-    except OSError as error:
-        raise OutputError(f"Cannot write {path}: {error.strerror}; choose another folder with --out.") from error
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:

@@ -2,13 +2,13 @@
 
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from dosimeter import files
 from dosimeter.attacks.generators.latent import Generator
 from dosimeter.attacks.generators.network import Network
 from dosimeter.errors import ModelError, OutputError, SettingError
@@ -37,18 +37,7 @@ def save_generator(network: Network, path: Path, *, shape: Shape, latent: int, w
     channels, height, across = shape
     numbers = {"latent": latent, "width": width, "channels": channels, "height": height, "across": across}
     content = save(tensors, {"format": FORMAT, "about": about} | {key: str(n) for key, n in numbers.items()})
-    try:
-        handle, draft = tempfile.mkstemp(prefix=".generator-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.chmod(draft, 0o644)
-            os.replace(draft, path)
-        except BaseException:
-            os.unlink(draft)
-            raise
-    except OSError as reason:
-        raise OutputError(f"{str(path)!r} cannot be written: {reason.strerror or reason}; choose another.") from None
+    files.replace(path, content)
 
 
 def load_generator(place: str | Path) -> Generator:

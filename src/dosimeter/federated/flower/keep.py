@@ -5,7 +5,6 @@ round-1/node-123.safetensors     what came back from a node, by the names it has
 round-1/round.json               nodes, numbers of examples, metrics, and who failed; written last
 """
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from safetensors.torch import save
 
-from dosimeter.errors import OutputError
-from dosimeter.federated.checkpoint import replace_file
+from dosimeter import files
 
 BEFORE, ROUND = "before.safetensors", "round.json"
 
@@ -55,7 +53,7 @@ class Keep(Strategy):
         if came:
             entries = [self._reply(server_round, reply) for reply in sorted(came, key=lambda r: r.metadata.src_node_id)]
             document = {"program": "dosimeter", "round": server_round, "replies": entries}
-            self._write(server_round, ROUND, (json.dumps(document, indent=1) + "\n").encode())
+            files.replace_json(self.folder / f"round-{server_round}" / ROUND, document, instead="folder")
         return self.strategy.aggregate_train(server_round, came)
 
     def configure_evaluate(
@@ -84,12 +82,7 @@ class Keep(Strategy):
         return {"node": node, "files": list(files), "examples": examples, "metrics": metrics}
 
     def _write(self, round_: int, name: str, content: bytes) -> None:
-        path = self.folder / f"round-{round_}" / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, content)
-        except OSError as error:
-            raise OutputError(f"Cannot write to {str(path)!r}: {error.strerror}; choose another folder.") from None
+        files.replace(self.folder / f"round-{round_}" / name, content, instead="folder")
 
 
 def _tensors(record: ArrayRecord) -> bytes:

@@ -1,0 +1,50 @@
+"""A file is there as a whole or not at all."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dosimeter import files
+from dosimeter.errors import OutputError
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.one_of(st.binary(max_size=50), st.text(st.characters(codec="utf-8"), max_size=50)), min_size=1))
+def test_the_last_content_is_the_files_and_no_draft_stays(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[bytes | str]
+) -> None:
+    folder = tmp_path_factory.mktemp("files")
+    path = folder / "new" / "folder" / "name"
+    for content in contents:
+        files.replace(path, content)
+        assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
+    assert os.listdir(path.parent) == ["name"]
+
+
+@pytest.mark.parametrize("at", ["write_bytes", "replace"])
+def test_what_cannot_be_written_leaves_the_old_file_and_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    path = tmp_path / "kept.json"
+    files.replace_json(path, {"a": 1})
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, at, full)
+    with pytest.raises(OutputError, match=r"kept\.json': No space left on device; choose another folder\."):
+        files.replace_json(path, {"a": 2}, instead="folder")
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert os.listdir(tmp_path) == ["kept.json"]
+
+
+def test_a_file_where_a_folder_should_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(OutputError, match="choose another --out"):
+        files.replace(tmp_path / "taken" / "name", b"")
+    assert (tmp_path / "taken").read_text() == "mine"
