@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dosimeter.cli import app
+from dosimeter.federated.tradeoff import Comparison
 from small_federation import dataset
 
 MODEL = """
@@ -106,7 +107,7 @@ def test_defenses_are_compared_and_kept(here: Path) -> None:
     assert "other settings" in err
 
 
-def test_a_defense_is_calibrated(here: Path) -> None:
+def test_a_defense_is_calibrated_and_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = (
         "calibrate",
         *TASK,
@@ -124,6 +125,11 @@ def test_a_defense_is_calibrated(here: Path) -> None:
     assert "sigma=0.0001 stops all attacks" in err
     assert "noise:sigma=0.0001: " in out
     assert "accuracy" in out
+    monkeypatch.setattr(Comparison, "strongest", None)  # what was tried is kept
+    assert call(*words, "--defense", "noise", "--allow", "1")[:2] == (0, out)
+    code, _, err = call(*words, "--defense", "noise", "--seed", "1")
+    assert code == 2
+    assert "other settings" in err
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,12 @@ def test_ruinous_noise_costs_accuracy() -> None:
 def test_the_weakest_that_stops_is_found(monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
     asked: list[float] = []
 
-    def stops(_self: Comparison, defense: Defense, allowed: float) -> tuple[bool, dict[str, object]]:
+    def strongest(_self: Comparison, defense: Defense) -> dict[str, object]:
         assert isinstance(defense, defenses.GaussianNoise)
         asked.append(defense.sigma)
-        return defense.sigma >= limit, {"rate": 0.0}
+        return {"rate": 0.0 if defense.sigma >= limit else 0.5}
 
-    monkeypatch.setattr(Comparison, "stops", stops)
+    monkeypatch.setattr(Comparison, "strongest", strongest)
     told: list[Tried] = []
     found = calibrate(
         comparison(), defenses.GaussianNoise(sigma=1.0), allowed=0.0, told=lambda _, tried: told.append(tried)
@@ -70,10 +70,14 @@ def test_the_weakest_that_stops_is_found(monkeypatch: pytest.MonkeyPatch, limit:
     grid = GRIDS[defenses.GaussianNoise][1]
     if limit != grid[0]:  # the next weaker one was seen to fail
         assert grid[grid.index(limit) - 1] in asked
+    kept = {tried.value: tried.success for tried in told}
+    again = calibrate(comparison(), defenses.GaussianNoise(sigma=1.0), allowed=0.0, kept=kept)
+    assert again == found
+    assert len(asked) == len(told)  # nothing was tried again
 
 
 def test_a_defense_that_never_suffices_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Comparison, "stops", lambda *_: (False, {"rate": 1.0}))
+    monkeypatch.setattr(Comparison, "strongest", lambda *_: {"rate": 1.0})
     found = calibrate(comparison(), defenses.Pruning(ratio=0.9), allowed=0.0)
     assert found.weakest is None
     assert max(tried.value for tried in found.tried) == GRIDS[defenses.Pruning][1][-1]

@@ -25,6 +25,7 @@ from dosimeter import federated
 from dosimeter.benchmarks.rounds import interleave, spread
 from dosimeter.errors import SettingError
 from dosimeter.federated.checkpoint import read_history
+from dosimeter.federated.client import make_optimiser
 from dosimeter.federated.setup import Setup
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _loop(pace: Pace, first: int, ready: "Barrier", answers: "Queue[tuple[int, f
     labels = federation.labels("train", np.arange(len(images)))
     held = [torch.from_numpy(holding.train) for holding in federation.holdings[first :: pace.workers]]
     model = copy.deepcopy(federation.template).train()
-    rule = _optimiser(protocol, model)
+    rule = make_optimiser(protocol, model, 0)
 
     def train() -> int:
         batches = [
@@ -165,10 +166,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.setLevel(before)
-
-
-def _optimiser(protocol: federated.Protocol, model: torch.nn.Module) -> torch.optim.Optimizer:
-    weights = [p for p in model.parameters() if p.requires_grad]
-    if protocol.optimiser == "adam":
-        return torch.optim.Adam(weights, lr=protocol.lr, weight_decay=protocol.weight_decay)
-    return torch.optim.SGD(weights, lr=protocol.lr, momentum=protocol.momentum, weight_decay=protocol.weight_decay)

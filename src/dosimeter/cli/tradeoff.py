@@ -1,8 +1,9 @@
 """`dosimeter compare` and `dosimeter calibrate`: what defenses hide, and what they cost."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -17,9 +18,9 @@ from dosimeter.errors import OutputError, SettingError
 from dosimeter.federated import Federation
 from dosimeter.federated.setup import Setup
 from dosimeter.federated.tradeoff import Balance, Comparison, Tried, calibrate
-from dosimeter.reports import charts
+from dosimeter.reports import charts, sections
 
-BALANCES, PAGE = "compare.json", "compare.html"
+BALANCES, PAGE, STRENGTHS = "compare.json", "compare.html", "calibrate.json"
 HEAD = ("defense", "accuracy", "SSIM", "read", "best attack", "weights", "sent", "a round")
 
 VICTIMS = typer.Option(min=1, help="How many updates to attack.")
@@ -52,13 +53,13 @@ def compare_command(
         folder = out_ or Path("runs") / f"compare-{Path(model.partition(':')[0]).stem}"
         said = f"{model} {data_} {protocol} victims {victims} steps {steps} seeds {seeds} from {seed} trained {trained}"
         said += f" threshold {threshold:g}"
-        kept = _read(folder / BALANCES, said)
+        kept = {row["defense"]: Balance(**row) for row in _read(folder / BALANCES, said, Balance._fields)}
         try:
             for words, each in chosen.items():
                 if words not in kept:
                     place = folder / _safe(words)
                     kept[words] = comparison.balance(words, each, place)
-                    _write(folder / BALANCES, said, kept)
+                    _write(folder / BALANCES, said, [balance._asdict() for balance in kept.values()])
                 err.print(escape(f"{words}: {kept[words].verdict}"), highlight=False, soft_wrap=True)
         except KeyboardInterrupt:
             err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
@@ -82,7 +83,9 @@ def calibrate_command(
     allow: Annotated[float, typer.Option(min=0, max=1, help="Share of images that may be read.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
     threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
-    out_: Annotated[Path | None, typer.Option("--out", help="Folder that keeps the training.")] = None,
+    out_: Annotated[
+        Path | None, typer.Option("--out", help="Folder that keeps what is done; a run that was stopped goes on.")
+    ] = None,
 ) -> None:
     """Find the weakest setting of a defense that stops all attacks made for it, and its accuracy."""
     with refusals():
@@ -91,8 +94,17 @@ def calibrate_command(
             model, data_, protocol, victims=victims, steps=steps, seed=seed, seeds=1, threshold=threshold, trained=False
         )
         folder = out_ or Path("runs") / f"calibrate-{_safe(defense)}"
+        said = f"{defense} {model} {data_} victims {victims} steps {steps} seed {seed} threshold {threshold:g}"
+        kept = {row["value"]: row["success"] for row in _read(folder / STRENGTHS, said, ("value", "success"))}
+
+        def keep(setting: str, tried: Tried) -> None:
+            kept[tried.value] = tried.success
+            rows = [{"value": value, "success": success} for value, success in kept.items()]
+            _write(folder / STRENGTHS, said, rows)
+            _tell(setting, tried)
+
         try:
-            found = calibrate(comparison, made, allowed=allow, told=_tell)
+            found = calibrate(comparison, made, allowed=allow, kept=kept, told=keep)
             if found.defense is None:
                 strongest = max(tried.value for tried in found.tried)
                 raise SettingError(
@@ -102,7 +114,7 @@ def calibrate_command(
             words = f"{defense.partition(':')[0]}:{found.setting}={found.weakest:g}"
             balance = comparison.balance(words, found.defense, folder / _safe(words))
         except KeyboardInterrupt:
-            err.print("Interrupted.", highlight=False)
+            err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
             raise typer.Exit(130) from None
     hit = balance.success
     out.print(
@@ -171,7 +183,7 @@ def _write_page(path: Path, found: list[Balance], threshold: float, about: str) 
             (
                 "The trade-off",
                 charts.side_by_side(
-                    charts.captioned(drawn, "Accuracy against 1 - SSIM.", words, charts.legend(list(points)))
+                    sections.drawing(drawn, "Accuracy against 1 - SSIM.", words, charts.legend(list(points)))
                 ),
             ),
             ("Costs", charts.table(HEAD, rows)),
@@ -185,20 +197,20 @@ def _safe(words: str) -> str:
     return "".join(c if c.isalnum() or c in "-.=" else "_" for c in words)
 
 
-def _write(path: Path, said: str, kept: dict[str, Balance]) -> None:
-    document = {"program": "dosimeter", "said": said, "found": [balance._asdict() for balance in kept.values()]}
-    files.replace_json(path, document)
+def _write(path: Path, said: str, rows: list[dict[str, Any]]) -> None:
+    files.replace_json(path, {"program": "dosimeter", "said": said, "found": rows})
 
 
-def _read(path: Path, said: str) -> dict[str, Balance]:
+def _read(path: Path, said: str, fields: Iterable[str]) -> list[dict[str, Any]]:
+    """Rows of these fields that were found before with the same settings; others are refused."""
     if not path.is_file():
-        return {}
+        return []
     try:
         document = json.loads(path.read_text())
-        found = {row["defense"]: Balance(**row) for row in document["found"]}
+        found = [{name: row[name] for name in fields} for row in document["found"]]
         was = document["said"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise OutputError(f"{path} is no comparison of this program; choose another --out.") from None
+        raise OutputError(f"{path} is no file of this program; choose another --out.") from None
     if was != said:
         raise OutputError(f"{path} was made with other settings ({was}); choose another --out or say the same.")
     return found

@@ -15,6 +15,7 @@ from dosimeter import defenses
 from dosimeter.data.partition import Places
 from dosimeter.defenses import Defense, Moment
 from dosimeter.federated.federation import Federation, State
+from dosimeter.federated.protocol import Protocol
 from dosimeter.rng import numpy_stream, stream
 from dosimeter.types import Secret, Secrets, Target
 
@@ -45,7 +46,7 @@ def fit(
     model = copy.deepcopy(federation.template)
     model.load_state_dict({**state, **(private or {})})
     model.train()
-    rule = _optimiser(federation, model, round_)
+    rule = make_optimiser(protocol, model, round_)
     if optimiser:
         _resume(rule, optimiser)
     trainer = _Trainer(federation, model, client, round_)
@@ -182,8 +183,8 @@ def _batches(federation: Federation, client: int, round_: int) -> Iterator[Place
         yield parts[place]
 
 
-def _optimiser(federation: Federation, model: nn.Module, round_: int) -> torch.optim.Optimizer:
-    protocol = federation.protocol
+def make_optimiser(protocol: Protocol, model: nn.Module, round_: int) -> torch.optim.Optimizer:
+    """The optimiser that a client trains with in a round."""
     weights = [p for p in model.parameters() if p.requires_grad]
     lr = protocol.rate(round_)
     if protocol.optimiser == "adam":

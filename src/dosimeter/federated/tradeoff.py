@@ -1,7 +1,7 @@
 """Utility and privacy together: what a defense hides, and what it costs (PPP, Fig. 6; CVB, Fig. 11)."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from dosimeter.defenses import (
     Dropout,
     GaussianNoise,
     LaplaceNoise,
+    NoDefense,
     Ppp,
     Pruning,
     RandomPruning,
@@ -73,7 +74,7 @@ class Comparison:
             result.settings["attack_name"],
             result.scores["success"],
             result.verdict,
-            _parameters(task) / max(1, _parameters(replace(task, defense=Defense()))) - 1,
+            _parameters(task) / max(1, _parameters(replace(task, defense=NoDefense()))) - 1,
             first.history[-1]["bytes"],
             statistics.median(rounds),
         )
@@ -87,13 +88,12 @@ class Comparison:
             self._audits[key] = conclude(list(trials))
         return self._audits[key]
 
-    def stops(self, defense: Defense, allowed: float) -> tuple[bool, dict[str, Any]]:
-        """Whether the whole panel reads at most this share of images, and the strongest attack's rate."""
+    def strongest(self, defense: Defense) -> dict[str, Any]:
+        """The rate, name and mean SSIM of the attack of the whole panel that reads most of the untrained model."""
         task = replace(self.federation(self.setting.seed), defense=defense)
         result = self.audit(task, Training(task.initial(), {}, []))
-        success = result.scores["success"] | {"attack": result.settings["attack_name"]}
-        success["ssim"] = result.scores["scores"]["ssim"]["mean"]
-        return success["rate"] <= allowed, success
+        rate: dict[str, Any] = result.scores["success"]
+        return rate | {"attack": result.settings["attack_name"], "ssim": result.scores["scores"]["ssim"]["mean"]}
 
 
 def _parameters(task: Federation) -> int:
@@ -130,7 +130,12 @@ class Calibration(NamedTuple):
 
 
 def calibrate(
-    comparison: Comparison, defense: Defense, *, allowed: float, told: Callable[[str, Tried], None] | None = None
+    comparison: Comparison,
+    defense: Defense,
+    *,
+    allowed: float,
+    kept: Mapping[float, dict[str, Any]] | None = None,
+    told: Callable[[str, Tried], None] | None = None,
 ) -> Calibration:
     """Find the weakest setting of a defense that stops its whole panel, by halving its grid.
 
@@ -139,17 +144,18 @@ def calibrate(
 
     Args:
         allowed: share of images that may be read.
+        kept: what the strongest attack reached at strengths that were tried before.
         told: of every strength as it is tried.
     """
     key, grid = _grid(defense)
     tried: list[Tried] = []
 
     def stops(at: int) -> bool:
-        stopped, success = comparison.stops(_with(defense, key, grid[at]), allowed)
-        tried.append(Tried(grid[at], stopped, success))
+        success = (kept or {}).get(grid[at]) or comparison.strongest(_with(defense, key, grid[at]))
+        tried.append(Tried(grid[at], success["rate"] <= allowed, success))
         if told:
             told(key, tried[-1])
-        return stopped
+        return tried[-1].stopped
 
     low, high = -1, len(grid)  # seen not to stop, seen to stop; the ends stand for nothing and everything
     while high - low > 1:

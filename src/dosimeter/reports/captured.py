@@ -110,10 +110,10 @@ def _shadows(result: Captured) -> Html:
 
 def _figures(result: Captured) -> Html:
     lines = "How far the reconstruction's update is from the captured one."
-    parts = [sections.drawing(figures.curves(result.curve), "Matching loss. ", lines)]
+    parts = [sections.drawing(figures.curves(result.curve), "Matching loss.", lines)]
     if "rank" in result.scores["shadows"] and (cloud := _cloud(result)):
         words = "A dot for every shadow update, red where it was read; the dashed line is the captured update's match."
-        parts.append(sections.drawing(cloud, "Shadows by match and SSIM. ", words))
+        parts.append(sections.drawing(cloud, "Shadows by match and SSIM.", words))
     return tag("div", *parts, class_="figures")
 
 

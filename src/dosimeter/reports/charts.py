@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from dosimeter import files
 from dosimeter.reports import plot
@@ -15,6 +16,8 @@ COLOURS = 6
 """Series that differ in colour; of more, colours come again."""
 
 Point = tuple[float, float]
+Ends = tuple[float, float, list[float]]
+"""Of an axis: its lower and upper end, and its ticks."""
 
 
 def lines(series: Mapping[str, Sequence[Point]], *, x: str, y: str, top: float | None = None) -> Html:
@@ -26,15 +29,17 @@ def lines(series: Mapping[str, Sequence[Point]], *, x: str, y: str, top: float |
     points = [point for found in series.values() for point in found if math.isfinite(point[1])]
     if not points:
         return tag("p", f"There is no {y} to draw.", class_="note")
-    frame, across, up, left, below = _axes(points, top)
+    scale = _Scale.around(points, top)
     drawn = []
     for at, (name, found) in enumerate(series.items()):
         colour = f"s{at % COLOURS}"
         places = sorted(point for point in found if math.isfinite(point[1]))
         if len(places) > 1:
-            drawn.append(plot.line([across(p[0]) for p in places], [up(p[1]) for p in places], f"series {colour}"))
-        drawn += [_dot(across(px), up(py), colour, f"{name}: {x} {px:g}, {y} {py:.3g}") for px, py in places]
-    return plot.figure(f"{y} over {x}: {', '.join(series)}.", plot.axes(frame, left, below, x=x, y=y), *drawn)
+            drawn.append(
+                plot.line([scale.x(p[0]) for p in places], [scale.y(p[1]) for p in places], f"series {colour}")
+            )
+        drawn += [_dot(scale.x(px), scale.y(py), colour, f"{name}: {x} {px:g}, {y} {py:.3g}") for px, py in places]
+    return plot.figure(f"{y} over {x}: {', '.join(series)}.", scale.axes(x, y), *drawn)
 
 
 def scatter(series: Mapping[str, Sequence[Point]], *, x: str, y: str, threshold: float | None = None) -> Html:
@@ -43,15 +48,17 @@ def scatter(series: Mapping[str, Sequence[Point]], *, x: str, y: str, threshold:
     if not points:
         return tag("p", "There are no points to draw.", class_="note")
     heights = [*points, *([] if threshold is None else [(points[0][0], threshold)])]
-    frame, across, up, left, below = _axes(heights, 1.0 if max(p[1] for p in heights) <= 1 else None, zero=False)
+    scale = _Scale.around(heights, 1.0 if max(p[1] for p in heights) <= 1 else None, zero=False)
     drawn = []
     for at, (name, found) in enumerate(series.items()):
         drawn += [
-            _dot(across(px), up(py), f"s{at % COLOURS}", f"{name}: {x} {px:.3g}, {y} {py:.3g}") for px, py in found
+            _dot(scale.x(px), scale.y(py), f"s{at % COLOURS}", f"{name}: {x} {px:.3g}, {y} {py:.3g}")
+            for px, py in found
         ]
     if threshold is not None:
-        drawn.append(plot.straight((frame.left, up(threshold)), (frame.right, up(threshold)), "threshold"))
-    return plot.figure(f"{y} against {x}: {', '.join(series)}.", plot.axes(frame, left, below, x=x, y=y), *drawn)
+        height = scale.y(threshold)
+        drawn.append(plot.straight((scale.frame.left, height), (scale.frame.right, height), "threshold"))
+    return plot.figure(f"{y} against {x}: {', '.join(series)}.", scale.axes(x, y), *drawn)
 
 
 def bars(values: Mapping[str, float], *, x: str, threshold: float | None = None) -> Html:
@@ -93,10 +100,6 @@ def legend(names: Sequence[str]) -> Html:
     )
 
 
-def captioned(drawing: Html, name: str, *words: object) -> Html:
-    return tag("figure", drawing, tag("figcaption", tag("b", name), " ", *words))
-
-
 def side_by_side(*figures: Html) -> Html:
     """As many beside each other as the page has room for, at least two."""
     return tag("div", *figures, *([Html("<div></div>")] if len(figures) == 1 else []), class_="figures")
@@ -120,25 +123,34 @@ def _dot(cx: float, cy: float, colour: str, said: str) -> Html:
     return tag("circle", cx=plot.at(cx), cy=plot.at(cy), r=4, class_=f"point {colour}", aria_label=said)
 
 
-def _axes(points: Sequence[Point], top: float | None, *, zero: bool = True):  # type: ignore[no-untyped-def]
-    """The frame, both scales and both axes' ticks."""
-    frame = Frame()
-    xs, ys = [p[0] for p in points], [p[1] for p in points]
-    low_x, high_x, ticks_x = _ends(min(xs), max(xs))
-    low_y, high_y, ticks_y = _ends(min(0.0, *ys) if zero else min(ys), max(ys) if top is None else top)
+class _Scale(NamedTuple):
+    """Two straight axes around points, by their ends and ticks, and where values lie between them."""
 
-    def across(value: float) -> float:
-        return frame.x((value - low_x) / (high_x - low_x))
+    across: Ends
+    up: Ends
+    frame: Frame = Frame()
 
-    def up(value: float) -> float:
-        return frame.y((value - low_y) / (high_y - low_y))
+    @classmethod
+    def around(cls, points: Sequence[Point], top: float | None, *, zero: bool = True) -> "_Scale":
+        xs, ys = [p[0] for p in points], [p[1] for p in points]
+        low = min(0.0, *ys) if zero else min(ys)
+        return cls(_ends(min(xs), max(xs)), _ends(low, max(ys) if top is None else top))
 
-    left = [(up(tick), f"{tick:g}") for tick in ticks_y]
-    below = [(across(tick), f"{tick:g}") for tick in ticks_x]
-    return frame, across, up, left, below
+    def x(self, value: float) -> float:
+        low, high, _ = self.across
+        return self.frame.x((value - low) / (high - low))
+
+    def y(self, value: float) -> float:
+        low, high, _ = self.up
+        return self.frame.y((value - low) / (high - low))
+
+    def axes(self, x: str, y: str) -> Html:
+        left = [(self.y(tick), f"{tick:g}") for tick in self.up[2]]
+        below = [(self.x(tick), f"{tick:g}") for tick in self.across[2]]
+        return plot.axes(self.frame, left, below, x=x, y=y)
 
 
-def _ends(low: float, high: float) -> tuple[float, float, list[float]]:
+def _ends(low: float, high: float) -> Ends:
     """A straight axis around values: its ends and its ticks."""
     if high - low < 1e-9 * max(1.0, abs(high)):
         low, high = low - 0.5, high + 0.5

@@ -101,8 +101,8 @@ def _figures(result: Result) -> Html:
     histogram = figures.spread(values, floors, result.scores["success"]["threshold"])
     return tag(
         "div",
-        sections.drawing(histogram, "Images by SSIM. ", "Upwards with the update, downwards without it. ", legend),
-        sections.drawing(figures.curves(result.curve), "Matching loss. ", lines),
+        sections.drawing(histogram, "Images by SSIM.", "Upwards with the update, downwards without it. ", legend),
+        sections.drawing(figures.curves(result.curve), "Matching loss.", lines),
         class_="figures",
     )
 

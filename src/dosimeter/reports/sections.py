@@ -62,7 +62,7 @@ def document(title: str, *body: Html) -> str:
 
 def drawing(figure: Html, name: str, *words: str) -> Html:
     """A figure with its caption."""
-    return tag("figure", figure, tag("figcaption", tag("b", name), *words))
+    return tag("figure", figure, tag("figcaption", tag("b", name), " ", *words))
 
 
 def scores(result: Result) -> Html:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dosimeter.reports import charts
+from dosimeter.reports import charts, sections
 from dosimeter.reports.charts import Point
 
 Entry = Mapping[str, Any]
@@ -23,8 +23,8 @@ def write_training(path: Path, found: Mapping[int, Sequence[Entry]], *, about: s
     accuracy = charts.lines(curve("accuracy"), x="round", y="accuracy", top=1.0)
     loss = charts.lines(curve("train_loss"), x="round", y="loss")
     drawn = (
-        charts.captioned(accuracy, "Accuracy on the test split.", charts.legend(list(curve("accuracy")))),
-        charts.captioned(loss, "Loss in training."),
+        sections.drawing(accuracy, "Accuracy on the test split.", charts.legend(list(curve("accuracy")))),
+        sections.drawing(loss, "Loss in training."),
     )
     charts.write_charts(path, "Federated training", about, [("Rounds", charts.side_by_side(*drawn))])
 
@@ -50,5 +50,5 @@ def write_leakage(path: Path, points: Sequence[Entry], *, about: str) -> None:
         ("Accuracy.", charts.lines(accuracy, x="round", y="accuracy", top=1.0), names[:1]),
         ("SSIM by the norm of the update.", charts.scatter(norms, x="norm", y="SSIM"), list(norms)),
     ]
-    figures = [charts.captioned(figure, name, charts.legend(series)) for name, figure, series in drawn]
+    figures = [sections.drawing(figure, name, charts.legend(series)) for name, figure, series in drawn]
     charts.write_charts(path, "Leakage while training", about, [("Over rounds", charts.side_by_side(*figures))])

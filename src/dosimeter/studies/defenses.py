@@ -122,7 +122,7 @@ STUDIES = (
     Study(
         name="fedkl",
         question="What does FedKL's key hide from searches with a wrong key, for it, with it, and from none?",
-        rows=_before_and_after(_FEDKL, trained="ppp:rounds=20"),  # sigmoids learn slowly
+        rows=_before_and_after(_FEDKL, trained="fedkl:clients=3,rounds=10"),
         columns=_COLUMNS,
     ),
     Study(

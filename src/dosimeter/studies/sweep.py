@@ -46,7 +46,8 @@ class Row:
         """How long, in words; nothing for an untrained model."""
         if not (by := self.training()):
             return ""
-        return f"{by.rounds * by.steps} steps" if by.steps else f"{by.rounds} rounds"
+        many, what = (by.rounds * by.steps, "step") if by.steps else (by.rounds, "round")
+        return f"{many} {what}{'' if many == 1 else 's'}"
 
 
 class Outcome(NamedTuple):
