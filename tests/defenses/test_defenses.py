@@ -157,6 +157,20 @@ def test_soteria_hides_columns_of_one_weight_by_the_jacobian() -> None:
     assert torch.equal(sent["6.weight"][:, ~hidden], plain["6.weight"][:, ~hidden])
 
 
+def test_soteria_looks_at_features_without_changing_the_model() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.5), nn.Flatten(), nn.LazyLinear(3))
+    images = torch.rand(2, 1, 6, 6)
+    model(images)
+    model[2].eval()  # as a user may have frozen it
+    target = Target(model, F.cross_entropy, (1, 6, 6), torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = feature_scores(target, "4", images)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert [layer.training for layer in model] == [True, True, False, True, True]
+    assert torch.equal(found, feature_scores(target, "4", images))  # no dropout
+    assert torch.allclose(found, sum(feature_scores(target, "4", image[None]) for image in images))
+
+
 @pytest.mark.parametrize("clip", [0.05, 0.5, 100.0])
 def test_opacus_clips_as_single_images_in_turn(clip: float) -> None:
     defense = d.DpSgd(clip=clip, sigma=0.0)

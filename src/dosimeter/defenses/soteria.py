@@ -1,13 +1,18 @@
 """Soteria (Sun et al. 2021): hide the features that say most of the image from one layer's gradient."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from dosimeter.defenses.base import Defense, Moment
 from dosimeter.defenses.bottleneck import run_order
+from dosimeter.defenses.receptive import Fields, find_fields, slope_norms
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Gradient, Secrets, Shape, Target
 
@@ -19,7 +24,8 @@ class Soteria(Defense):
     r is what goes into the layer (Sun et al., Alg. 1; Bayes, Sec. 5, Eq. 4). `rate` is the share of features that is
     hidden; `layer` names the layer, the first fully connected one by default.
 
-    Deviations: the released program drops those under the 1st percentile (rate 0.01); the share is a setting.
+    Deviations: the released program drops those under the 1st percentile (rate 0.01); the share is a setting. Features
+    are looked at in evaluation mode, image by image, also where a batch's own statistics normalise it in training.
     """
 
     rate: float = 0.8
@@ -56,23 +62,42 @@ class Soteria(Defense):
 
 def feature_scores(target: Target, path: str, images: Tensor) -> Tensor:
     """(features,): sum over images of |dr_i / dx| / |r_i|, where r goes into the layer `path`."""
+    model, drawn = target.model, target.drawn
+    with _evaluating(model):
+        fields = _fields(model, path, target.shape, images)
+        slopes, found = slope_norms(partial(_features, model, path, drawn), images, fields)
+    return (slopes / found.abs().clamp_min(1e-12)).sum(0)
 
-    def features(image: Tensor, drawn: Secrets) -> Tensor:
-        seen: list[Tensor] = []
-        hook = target.model.get_submodule(path).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-        try:
-            torch.func.functional_call(target.model, dict(drawn), (image[None],))
-        finally:
-            hook.remove()
-        return seen[0].reshape(-1)
 
-    total: Tensor | None = None
-    scopes = {name: secret.scope for name, secret in target.secrets.items()}
-    for at, image in enumerate(images):
-        mine = {n: value[at : at + 1] if scopes[n] == "image" else value for n, value in target.drawn.items()}
-        slopes = torch.func.jacrev(lambda x, mine=mine: features(x, mine), chunk_size=64)(image)
-        found = features(image, mine).detach()
-        score = slopes.detach().flatten(1).norm(dim=1) / found.abs().clamp_min(1e-12)
-        total = score if total is None else total + score
-    assert total is not None
-    return total
+def _features(model: nn.Module, path: str, drawn: Secrets, images: Tensor) -> Tensor:
+    """(n, features): what goes into a layer."""
+    seen: list[Tensor] = []
+    hook = model.get_submodule(path).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        torch.func.functional_call(model, dict(drawn), (images,))
+    finally:
+        hook.remove()
+    return seen[0].reshape(len(images), -1)
+
+
+_FOUND: WeakKeyDictionary[nn.Module, dict[tuple[str, Shape], Fields]] = WeakKeyDictionary()
+
+
+def _fields(model: nn.Module, path: str, shape: Shape, like: Tensor) -> Fields:
+    """What features see does not change with the weights, so it is found once for every model."""
+    found = _FOUND.setdefault(model, {})
+    if (path, shape) not in found:
+        found[path, shape] = find_fields(partial(_features, model, path, {}), shape, like)
+    return found[path, shape]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout and with running statistics, which a look at features must not change."""
+    training = [layer for layer in model.modules() if layer.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for layer in training:
+            layer.training = True
