@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dosimeter import clients, models, trees
-from dosimeter.attacks import RecoverKey, Search, SolveLock, Stop, optimisers, presets, treatments
+from dosimeter.attacks import RecoverKey, Search, SolveLock, Stop, optimisers, presets, schedules, treatments
 from dosimeter.attacks.key import key_of, recover
 from dosimeter.attacks.unlock import solve_lock
 from dosimeter.auditing import Setting
@@ -174,15 +175,29 @@ class Watched(treatments.Joint):
         return searched
 
 
+class Uneven(schedules.Constant):
+    """Another rate for every candidate, as those have that wait for their own losses to fall."""
+
+    def update(self, step: int, steps: int, loss: Tensor, state: schedules.State) -> schedules.State:
+        return state._replace(scale=torch.linspace(0.5, 1.5, len(loss)).to(loss))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{}, {"schedule": Uneven()}],
+    ids=["constant", "uneven"],
+)
 @pytest.mark.parametrize("restarts", [1, 2])
-def test_what_is_supposed_of_one_client_stays_the_same_for_all_its_updates(restarts: int) -> None:
+def test_what_is_supposed_of_one_client_stays_the_same_for_all_its_updates(
+    restarts: int, parts: dict[str, Any]
+) -> None:
     defense = KeyLock(key=9, round="later")
     target = locked(defense)
     torch.manual_seed(3)
     images, labels = torch.rand(3, 1, *SHAPE), torch.randint(5, (3, 1))
     seen = seen_by(target, defense, images, labels, [1, 1, 2])._replace(secrets=None)
     watched = Watched()
-    Search(stop=Stop(steps=15), secrets=watched, restarts=restarts)(target, [seen], seed=0)
+    Search(stop=Stop(steps=15), secrets=watched, restarts=restarts, **parts)(target, [seen], seed=0)
     (name,) = target.secrets
     first, last = (noted[name].reshape(3, restarts, -1) for noted in (watched.noted[0], watched.noted[-1]))
     assert torch.equal(first[0], first[1])

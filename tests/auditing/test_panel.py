@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import dosimeter as dm
 from dosimeter import defenses as d
-from dosimeter.attacks import AverageRounds, LeaveOut, Search, likelihoods, treatments
-from dosimeter.auditing import Setting, Yardstick, audit_panel, conclude, contenders
+from dosimeter.attacks import AverageRounds, LeaveOut, Search, degraded, likelihoods, treatments
+from dosimeter.auditing import Contender, Setting, Yardstick, audit_panel, conclude, contenders
 from dosimeter.auditing.panel import Revealed, strongest, verdict
 from dosimeter.cli import app
 from dosimeter.defenses import Defense
@@ -29,8 +29,9 @@ def tiny() -> nn.Module:
 
 
 def panel(defense: Defense, *, batch: int = 1) -> dict[str, object]:
-    secrets = any(isinstance(layer, Secretive) for layer in defense.on_model(tiny(), SHAPE).modules())
-    found = contenders(defense, steps=10, batch=batch, secrets=secrets)
+    drawing = [layer for layer in defense.on_model(tiny(), SHAPE).modules() if isinstance(layer, Secretive)]
+    scopes = {secret.scope for layer in drawing for secret in layer.secrets().values()}
+    found = contenders(defense, steps=10, batch=batch, scopes=scopes)
     names = [one.attack.name for one in found]
     assert len(names) == len(set(names))
     assert (names[0], names[-1]) == ("ig", "all revealed")
@@ -52,14 +53,57 @@ def test_each_defense_meets_what_follows_from_it() -> None:
     assert likelihood(panel(d.Quantisation(bits=5))["interval"]) == likelihoods.Interval(bits=5)
     mixed = panel(d.RandomPruning(rate=0.4) | d.GaussianNoise(sigma=0.2))
     assert likelihood(mixed["mixture"]) == likelihoods.Pruned(rate=0.4, scale=0.2)
+    mixed = panel(d.Pruning(ratio=0.9) | d.LaplaceNoise(scale=0.2))
+    assert likelihood(mixed["mixture"]) == likelihoods.Pruned(rate=0.9, scale=0.2, noise="laplace")
+    shown = panel(d.GaussianNoise(sigma=0.2) | d.RandomPruning(rate=0.4))
+    assert likelihood(shown["masked density"]) == degraded.Zeroed(by="places", sigma=0.2)
+    assert "mixture" not in shown
     for defense in (d.Precode(k=4), d.Dropout()):
         found = panel(defense)
         assert {"ignore", "averaged", "joint"} <= set(found)
         assert found["joint"].secrets == treatments.Joint()  # type: ignore[attr-defined]
         assert found["all revealed"].secrets == treatments.Known()  # type: ignore[attr-defined]
-    assert "noise-weighted" in panel(d.Ppp(k=4))
+    assert {"noise-weighted", "ignore, rounds averaged"} <= set(panel(d.Ppp(k=4)))
+    pruned = panel(d.Ppp(k=4, prune=0.9))["survived"]
+    assert isinstance(pruned, Search)
+    assert (pruned.likelihood, pruned.secrets) == (likelihoods.Survived(), treatments.Joint())
     assert any(isinstance(attack, LeaveOut) for attack in panel(d.Soteria()).values())
     assert "analytic" in panel(d.NoBias())
+
+
+def test_noise_on_a_model_that_draws_is_met_by_its_density_with_the_draws_searched() -> None:
+    for added, name in ((d.GaussianNoise(sigma=0.1), "density"), (d.Quantisation(), "interval")):
+        attack = panel(d.Precode(k=4) | added)[name]
+        assert isinstance(attack, Search)
+        assert attack.secrets == treatments.Joint()
+
+
+def keyed(share: str) -> dict[str, Contender]:
+    found = contenders(d.KeyLock(share=share), steps=10, batch=1, scopes={"client"})  # type: ignore[arg-type]
+    return {one.attack.name: one for one in found}
+
+
+def test_a_key_is_met_by_all_that_the_server_has_of_it() -> None:
+    assert keyed("none")["joint, one client's updates"].same_client == 4
+    assert "with the key" not in keyed("none")
+    given = keyed("key")["with the key"]
+    assert given.role == "adaptive"  # not a control, for the client sends it
+    assert given.attack.needs().secrets
+    assert "recover-key" in keyed("lock")
+
+
+def test_updates_of_one_client_are_attacked_together() -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 5, seed=0)
+    model = dm.models.build("lenet", shape=victims.shape, classes=10, mean=(0.0,), std=(1.0,), seed=0)
+    setting = Setting(attack=dm.presets.inverting_gradients(), defense=d.KeyLock(share="key"))
+    trials = {t.contender.attack.name: t for t in audit_panel(model, victims, setting, Yardstick(), steps=2)}
+    assert {name for name, t in trials.items() if t.refused} <= {"ignore", "averaged", "eliminate", "analytic"}
+    tied, alone = (trials[name].result for name in ("joint, one client's updates", "joint, four starts"))
+    assert tied is not None
+    assert alone is not None
+    assert tied.settings["threat"]["same_client"] == 4 if "threat" in tied.settings else tied.threat.same_client == 4
+    assert alone.threat.same_client == 1
+    assert conclude(list(trials.values())).panel[1]["same_client"] == 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +136,25 @@ def test_a_control_that_fails_takes_the_verdict_back() -> None:
     said = verdict(trials)
     assert "reads 0 of 2 images (0 %, 95 % interval 0-66 %)" in said
     assert "says little of the defense" in said
+
+
+def test_the_verdict_does_not_contradict_an_attack_that_needs_no_help() -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
+    setting = Setting(attack=dm.presets.inverting_gradients(), defense=d.NoDefense())
+    trials = list(audit_panel(tiny(), victims, setting, Yardstick(), steps=1))
+    assert {t.contender.attack.name: t.result.scores["success"]["hits"] for t in trials if t.result} == {
+        "ig": 0,
+        "analytic": 2,
+        "all revealed": 0,
+    }
+    said = verdict(trials)
+    assert "2 attacks were tried. The best, analytic" in said
+    assert (
+        f"number {victims.indices[0, 0]} of the data" in said or f"number {victims.indices[1, 0]} of the data" in said
+    )
+    assert said.endswith("0 of 2 are read by that search, so the best attack needs none of it.")
+    refused = trials[0]._replace(result=None, refused="no")
+    assert "2 attacks were tried (1 more do not fit)" in verdict([*trials, refused])
 
 
 def test_auto_on_the_command_line_writes_all_and_gates(tmp_path: Path) -> None:

@@ -187,20 +187,20 @@ class Objective:
         loss = loss + self.treatment.loss(searched) + unknowns.loss(x)
         (slope,) = torch.autograd.grad(loss.sum(), x, allow_unused=True) if slopes else (None,)
         match = match.detach().reshape(n, k).mean(1)
-        slope = torch.zeros_like(x) if slope is None else self._tied(slope, mine, restart)
+        slope = torch.zeros_like(x) if slope is None else self.tied(slope, mine, restart)
         return Values(match, loss.detach(), slope)
 
-    def _tied(self, slope: Tensor, owner: Tensor, restart: Tensor) -> Tensor:
-        """Slopes (n, D) in which what a client keeps for all its steps has the mean slope of its updates."""
+    def tied(self, values: Tensor, owner: Tensor, restart: Tensor) -> Tensor:
+        """Unknowns or slopes (n, D) in which what a client keeps for all its steps is the mean over its updates."""
         if self._senders is None or self.unknowns.of_client is None:
-            return slope
+            return values
         group = self._senders.to(owner.device)[owner] * (int(restart.max()) + 1) + restart
         _, group = torch.unique(group, return_inverse=True)
-        mine = slope[:, self.unknowns.of_client]
+        mine = values[:, self.unknowns.of_client]
         total = torch.zeros(int(group.max()) + 1, mine.shape[1]).to(mine).index_add_(0, group, mine)
-        slope = slope.clone()
-        slope[:, self.unknowns.of_client] = (total / group.bincount()[:, None])[group]
-        return slope
+        values = values.clone()
+        values[:, self.unknowns.of_client] = (total / group.bincount()[:, None])[group]
+        return values
 
     def _repeat(self, owner: Tensor, k: int) -> Tensor:
         """Each owner k times; the same tensor for the same owners, so that observations are not copied every step."""

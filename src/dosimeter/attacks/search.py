@@ -314,6 +314,8 @@ class _Run:
             x = self.unknowns.boxed(x)
         if search.median is not None and (step + 1) % search.median == 0:
             x = self.unknowns.with_images(x, median_filter(self.unknowns.normalised(x)))
+        # Slopes are tied too, but rates that each candidate finds for itself would part what one client keeps.
+        x = self.objective.tied(x, state.owner, state.row % search.restarts)
         return state._replace(x=x, moments=moments, schedule=schedule)
 
     def _choose(self, done: _Done) -> Reconstruction:

@@ -4,8 +4,9 @@ The truth meets the attack's images only in `judge`, after the attack has return
 """
 
 from dosimeter.auditing.captured import audit_update, examine
+from dosimeter.auditing.contenders import Contender, contenders
 from dosimeter.auditing.judge import Yardstick
-from dosimeter.auditing.panel import Contender, Trial, audit_panel, conclude, contenders
+from dosimeter.auditing.panel import Trial, audit_panel, conclude
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Outcome, Result
 from dosimeter.auditing.run import audit, estimate, perform
 from dosimeter.auditing.seeing import Capture, reconstruct
