@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import dosimeter as dm
 from dosimeter import defenses as d
-from dosimeter.attacks import AverageRounds, LeaveOut, Search, degraded, likelihoods, treatments
+from dosimeter.attacks import AverageRounds, LeaveOut, RecoverKey, Search, degraded, likelihoods, treatments
 from dosimeter.auditing import Contender, Setting, Yardstick, audit_panel, conclude, contenders
 from dosimeter.auditing.panel import Revealed, strongest, verdict
 from dosimeter.cli import app
@@ -89,7 +89,7 @@ def test_a_key_is_met_by_all_that_the_server_has_of_it() -> None:
     given = keyed("key")["with the key"]
     assert given.role == "adaptive"  # not a control, for the client sends it
     assert given.attack.needs().secrets
-    assert "recover-key" in keyed("lock")
+    assert any(isinstance(one.attack, RecoverKey) for one in keyed("lock").values())
 
 
 def test_updates_of_one_client_are_attacked_together() -> None:
@@ -101,7 +101,7 @@ def test_updates_of_one_client_are_attacked_together() -> None:
     tied, alone = (trials[name].result for name in ("joint, one client's updates", "joint, four starts"))
     assert tied is not None
     assert alone is not None
-    assert tied.settings["threat"]["same_client"] == 4 if "threat" in tied.settings else tied.threat.same_client == 4
+    assert tied.threat.same_client == 4
     assert alone.threat.same_client == 1
     assert conclude(list(trials.values())).panel[1]["same_client"] == 1
 
@@ -149,12 +149,10 @@ def test_the_verdict_does_not_contradict_an_attack_that_needs_no_help() -> None:
     }
     said = verdict(trials)
     assert "2 attacks were tried. The best, analytic" in said
-    assert (
-        f"number {victims.indices[0, 0]} of the data" in said or f"number {victims.indices[1, 0]} of the data" in said
-    )
+    assert any(f"number {at} of the data" in said for at in victims.indices.flatten())
     assert said.endswith("0 of 2 are read by that search, so the best attack needs none of it.")
     refused = trials[0]._replace(result=None, refused="no")
-    assert "2 attacks were tried (1 more do not fit)" in verdict([*trials, refused])
+    assert "2 attacks were tried (1 more does not fit)" in verdict([*trials, refused])
 
 
 def test_auto_on_the_command_line_writes_all_and_gates(tmp_path: Path) -> None:

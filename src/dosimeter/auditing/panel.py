@@ -114,11 +114,12 @@ def verdict(trials: list[Trial]) -> str:
     assert best.result is not None
     attacks = [t for t in trials if t.contender.role != "control"]
     tried = sum(t.result is not None for t in attacks)
-    unfit = f" ({len(attacks) - tried} more do not fit)" if tried < len(attacks) else ""
+    unfit = len(attacks) - tried
+    beside = f" ({unfit} more {'does' if unfit == 1 else 'do'} not fit)" if unfit else ""
     scores = best.result.scores
     hit, worst = scores["success"], scores["worst"]
     words = (
-        f"{tried} attacks were tried{unfit}. The best, {best.contender.attack.name} ({best.contender.about}), reads "
+        f"{tried} attacks were tried{beside}. The best, {best.contender.attack.name} ({best.contender.about}), reads "
         f"{hit['hits']} of {hit['of']} images ({100 * hit['rate']:.0f} %, 95 % interval {100 * hit['low']:.0f}-"
         f"{100 * hit['high']:.0f} %); the most exposed one, number {worst['index']} of the data, has an SSIM of "
         f"{worst['ssim']:.2f}."
