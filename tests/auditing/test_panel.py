@@ -141,6 +141,14 @@ def test_images_that_clients_transform_are_scored_as_well() -> None:
     assert "transformed" not in dm.audit(tiny(), victims, attack=attack, defense=d.GaussianNoise()).scores
 
 
+def test_clients_transform_anew_in_every_round() -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 1, seed=0)
+    moved = d.Ats(policy="2-3-7")  # each of them in one of two directions
+    job = Job(tiny(), victims, Setting(attack=dm.presets.inverting_gradients(), defense=moved, rounds=4))
+    first, *others = (seen.gradient["2.weight"] for seen in job.observe(job.target, victims))
+    assert not all(torch.equal(first, other) for other in others)
+
+
 def test_a_defense_of_ones_own_and_several_rounds_on_the_command_line(tmp_path: Path) -> None:
     own = tmp_path / "mine.py"
     own.write_text(
