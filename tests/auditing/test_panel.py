@@ -13,6 +13,7 @@ import dosimeter as dm
 from dosimeter import defenses as d
 from dosimeter.attacks import AverageRounds, LeaveOut, RecoverKey, Search, degraded, likelihoods, treatments
 from dosimeter.auditing import Contender, Setting, Yardstick, audit_panel, conclude, contenders
+from dosimeter.auditing.job import Job
 from dosimeter.auditing.panel import Revealed, strongest, verdict
 from dosimeter.cli import app
 from dosimeter.defenses import Defense
@@ -201,6 +202,14 @@ def test_images_that_clients_transform_are_scored_as_well() -> None:
     assert "transformed" not in dm.audit(tiny(), victims, attack=attack, defense=d.GaussianNoise()).scores
 
 
+def test_clients_transform_anew_in_every_round() -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 1, seed=0)
+    moved = d.Ats(policy="2-3-7")  # each of them in one of two directions
+    job = Job(tiny(), victims, Setting(attack=dm.presets.inverting_gradients(), defense=moved, rounds=4))
+    first, *others = (seen.gradient["2.weight"] for seen in job.observe(job.target, victims))
+    assert not all(torch.equal(first, other) for other in others)
+
+
 def test_a_defense_of_ones_own_and_several_rounds_on_the_command_line(tmp_path: Path) -> None:
     own = tmp_path / "mine.py"
     own.write_text(
@@ -231,6 +240,26 @@ def test_the_cost_of_differential_privacy_and_what_is_seen_stand_beside_the_numb
     said = {grant.what: grant.value for grant in grants(result.threat)}
     assert (said["Rounds"], said["Updates of a client"]) == ("1 update", "2 updates")
     assert "differential privacy" not in dm.audit(model, victims, attack=attack).settings
+
+
+def test_a_shortcut_around_the_noise_stands_beside_the_numbers() -> None:
+    class Skip(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.inner, self.last = nn.Linear(64, 8), nn.Linear(8, 8), nn.Linear(8, 10)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            x = self.first(images.flatten(1)).tanh()
+            logits: torch.Tensor = self.last(x + self.inner(x).tanh())
+            return logits
+
+    victims = dm.pick(dm.load("mnist-5k", size=8), 1, seed=0)
+    around, last = (
+        Job(Skip(), victims, Setting(attack=dm.presets.inverting_gradients(), defense=d.Precode(k=4, position=at)))
+        for at in (1, None)
+    )
+    assert around.settings()["shortcut"] == "carries the image around the noise before inner"
+    assert "shortcut" not in last.settings()
 
 
 def test_a_control_reveals_all_and_changes_nothing_else() -> None:

@@ -11,7 +11,7 @@ from torch.distributions import Normal, kl_divergence
 
 from dosimeter import models
 from dosimeter.defenses import Cvb, Defense, Precode
-from dosimeter.defenses.bottleneck import gaussian_divergence
+from dosimeter.defenses.bottleneck import Guarded, gaussian_divergence, shortcuts
 from dosimeter.errors import SettingError
 from dosimeter.types import Target
 
@@ -143,3 +143,91 @@ def test_it_stands_behind_the_first_block_of_residual_networks_and_transformers(
     noisy = torch.func.functional_call(defended, drawn, (images,))
     assert noisy.shape == plain.shape
     assert not torch.allclose(noisy, defended(images))
+
+
+def places(model: nn.Module, shape: tuple[int, int, int] = SHAPE, defense: Defense | None = None) -> list[str]:
+    defended = (defense or Cvb(kernel=3)).on_model(model, shape)
+    return [path for path, layer in defended.named_modules() if isinstance(layer, Guarded)]
+
+
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [
+        ("cnn", "features.2"),
+        ("lenet", "features.2"),
+        ("convnet", "features.3"),
+        ("resnet18-imagenet", "stages.0.1"),  # CVB, Sec. VI-D: after the first block
+        ("vit", "blocks.1"),
+    ],
+)
+def test_by_default_no_shortcut_leads_around_it(model: str, place: str) -> None:
+    assert places(build(model)) == [place]
+    assert shortcuts(Cvb(kernel=3).on_model(build(model), SHAPE), SHAPE) == {}
+
+
+class Residual(nn.Module):
+    """activation(x + two convolutions), with one activation for both its places, as torchvision has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))
+        self.activation = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.activation(x + self.conv2(self.activation(self.conv1(x))))  # type: ignore[no-any-return]
+
+
+class Flat(nn.Module):
+    """Shortcuts without a module for the block."""
+
+    def __init__(self, *, around_all: bool = False) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.activation, self.conv3, self.last = nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Linear(4, 3)
+        self.around_all = around_all
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.activation(self.conv1(images))
+        x = self.conv3(x + self.activation(self.conv2(x)))
+        logits: torch.Tensor = self.last(x.mean((2, 3)))
+        return logits + images.mean((1, 2, 3))[:, None] if self.around_all else logits
+
+
+def headed(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), *layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+
+
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [
+        (headed(Residual(), Residual()), "2"),
+        (headed(nn.Conv2d(4, 4, 3), Residual()), "1"),
+        (Flat(), "conv3"),
+        (nn.Sequential(Flat()), "0.conv3"),
+        (Flat(around_all=True), "conv2"),  # there is no better one
+    ],
+    ids=("blocks", "plain first", "flat", "flat in another module", "around all"),
+)
+def test_the_default_place_is_found_in_networks_of_ones_own(model: nn.Module, place: str) -> None:
+    shape = (1, 8, 8)
+    model.train()
+    assert places(model, shape) == [place]
+    assert all(layer.training for layer in model.modules())
+    assert not any(layer._forward_pre_hooks for layer in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("defense", "around"),
+    [
+        (Cvb(kernel=3, position=1), "stages.0.0.body.0"),
+        (Cvb(kernel=3, before=("stages.0.0.body",)), "stages.0.0.body"),
+        (Cvb(kernel=3, before=("stages.0.0.body", "stages.0.0.shortcut")), None),  # together they leave no way
+        (Precode(k=4, position=1), "stages.0.0.body.0"),
+        (Precode(k=4), None),
+    ],
+    ids=repr,
+)
+def test_a_chosen_place_that_a_shortcut_leads_around_is_kept_and_said(defense: Defense, around: str | None) -> None:
+    model = models.build("resnet18", shape=(1, 8, 8), classes=3, mean=(0.5,), std=(0.25,), seed=0)
+    said = shortcuts(defense.on_model(model, (1, 8, 8)), (1, 8, 8))
+    assert said == ({} if around is None else {"shortcut": f"carries the image around the noise before {around}"})

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dosimeter import clients, models, rng
 from dosimeter import defenses as d
 from dosimeter.defenses import Defense, Moment
-from dosimeter.defenses.ats import OPERATIONS, transform
+from dosimeter.defenses.ats import OPERATIONS, Scored, transform
 from dosimeter.defenses.ppp import before_bottleneck
 from dosimeter.defenses.pruning import prune, quantise
 from dosimeter.defenses.soteria import feature_scores
@@ -226,11 +226,39 @@ def test_ats_trains_on_what_pillow_makes_of_the_image() -> None:
         assert 0 <= float(many.min()) <= float(many.max()) <= 1
 
 
+def policies(half_trained: nn.Module, untrained: nn.Module, **settings: float) -> list[Scored]:
+    images, labels = batch(3)
+    models_ = half_trained.double(), untrained.double()
+    return d.search_policies(*models_, images, labels, candidates=6, rng=rng.stream(0, "search"), **settings)  # type: ignore[arg-type]
+
+
 def test_the_search_for_policies_puts_the_least_leaking_first() -> None:
-    images, labels = batch(2)
-    found = d.search_policies(network().double(), images, labels, candidates=4, rng=rng.stream(0, "search"))
+    found = policies(network(), network(), keep=1.0)
+    assert len(found) == 6
     assert [s.leakage for s in found] == sorted(s.leakage for s in found)
     assert all(len(s.policy) == 3 and -1 <= s.leakage <= 1 and math.isfinite(s.accuracy) for s in found)
+    assert d.Ats(policy=found[0].words).policies() == (found[0].policy,)
+
+
+def test_the_search_for_policies_leaves_out_those_that_cost_accuracy() -> None:
+    every, kept = (policies(network(), network(), keep=keep) for keep in (1.0, 0.4))
+    most = sorted(every, key=lambda s: -s.accuracy)[:3]
+    assert {s.policy for s in kept} == {s.policy for s in most}
+    assert {s.accuracy for s in kept} == {s.accuracy for s in most}
+    assert [s.leakage for s in kept] == sorted(s.leakage for s in kept)
+
+
+def test_leakage_is_scored_on_the_trained_and_accuracy_on_the_untrained_model() -> None:
+    dead = network()
+    for p in dead.parameters():
+        p.data.zero_()
+    both = {s.policy: s for s in policies(network(), network(), keep=1.0)}
+    for s in policies(network(), dead, keep=1.0):
+        assert s.accuracy == pytest.approx(-3 * (math.log(1e-5) + 1e5))  # no slope, so all correlations are 0
+        assert both[s.policy].accuracy > s.accuracy
+    for s in policies(dead, network(), keep=1.0):
+        assert s.accuracy == both[s.policy].accuracy
+        assert s.leakage == pytest.approx(1.0)  # only the last bias has a slope, the same for every image
 
 
 def test_bias_removal_takes_the_biases_of_fully_connected_layers_only() -> None:
@@ -275,6 +303,7 @@ def test_defenses_act_from_left_to_right() -> None:
         (lambda: d.Soteria(layer="1").on_model(network(), SHAPE), "fully connected layer"),
         (lambda: d.Ats(policy="7-x"), "joined by -"),
         (lambda: d.Ats(policy="7-50"), "joined by -"),
+        (lambda: policies(network(), network(), keep=0.0), "got 3, 6, 3 and 0.0"),
         (lambda: d.NoBias().on_model(nn.Sequential(nn.Conv2d(1, 2, 3)), SHAPE), "has none"),
         (lambda: d.DpSgd().on_model(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), SHAPE), "group norm"),
         (lambda: d.Precode(k=99).on_model(network(), SHAPE), "wider than the 12 numbers"),

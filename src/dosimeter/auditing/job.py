@@ -12,7 +12,7 @@ from dosimeter.attacks import Search
 from dosimeter.auditing.observing import like, observe
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.target import as_attacked, make_target, untold
-from dosimeter.defenses import NoDefense
+from dosimeter.defenses import NoDefense, shortcuts
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import Advance
 from dosimeter.types import (
@@ -157,6 +157,7 @@ def described(target: Target, setting: Setting, batch: int) -> dict[str, Any]:
         "dtype": str(target.mean.dtype).removeprefix("torch."),
         "device": str(target.mean.device),
         "budget": setting.budget,
+        **shortcuts(target.model, target.shape),
     }
 
 

@@ -17,7 +17,7 @@ def observe(target: Target, victims: Victims, setting: Setting, threat: ThreatMo
 
 
 def trained_on(victims: Victims, setting: Setting) -> Tensor:
-    """(V, B, C, H, W) the images that clients trained on, where a defense changes them."""
+    """(V, B, C, H, W) the images that clients trained on in the first round, where a defense changes them."""
     images = victims.images.clone()
     for at, name in enumerate(victims.ids):
         images[at] = _batch(victims.images[at], victims.labels[at], setting, name)[0]
@@ -38,7 +38,7 @@ def _observe(target: Target, victims: Victims, setting: Setting, threat: ThreatM
 
     def updates() -> Iterator[Gradient]:
         for v, name in enumerate(victims.ids):
-            images, labels = _batch(victims.images[v], victims.labels[v], setting, name)
+            images, labels = _batch(victims.images[v], victims.labels[v], setting, name, *again)
             images = images.to(target.mean)
             if threat.statistics == "sent":
                 statistics.append(clients.statistics(target, images))
@@ -64,5 +64,5 @@ def _observe(target: Target, victims: Victims, setting: Setting, threat: ThreatM
     return Observation(gradient, victims.batch, victims.ids, labels_seen, along, revealed, senders)
 
 
-def _batch(images: Tensor, labels: Tensor, setting: Setting, name: str) -> tuple[Tensor, Tensor]:
-    return setting.defense.on_batch(images, labels, rng.stream(setting.seed, "batch", name))
+def _batch(images: Tensor, labels: Tensor, setting: Setting, *names: str) -> tuple[Tensor, Tensor]:
+    return setting.defense.on_batch(images, labels, rng.stream(setting.seed, "batch", *names))

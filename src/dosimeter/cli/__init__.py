@@ -10,6 +10,7 @@ from dosimeter.cli.audit import audit_command
 from dosimeter.cli.check import check_command
 from dosimeter.cli.generator import train_command as train_generator_command
 from dosimeter.cli.lists import list_command
+from dosimeter.cli.policies import policies_command
 from dosimeter.cli.study import study_command
 from dosimeter.cli.tradeoff import calibrate_command, compare_command
 from dosimeter.cli.train import follow_command, train_command
@@ -29,6 +30,7 @@ app.command("follow")(follow_command)
 app.command("compare")(compare_command)
 app.command("calibrate")(calibrate_command)
 app.command("train-generator")(train_generator_command)
+app.command("search-policies")(policies_command)
 app.add_typer(bench.app, name="bench")
 
 

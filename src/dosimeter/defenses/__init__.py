@@ -2,7 +2,7 @@
 
 from dosimeter.defenses.ats import Ats, search_policies
 from dosimeter.defenses.base import Around, Chain, Defense, Installed, Moment, NoDefense, parts
-from dosimeter.defenses.bottleneck import Cvb, Precode
+from dosimeter.defenses.bottleneck import Cvb, Precode, shortcuts
 from dosimeter.defenses.dp import DpSgd
 from dosimeter.defenses.fedkl import KeyLock
 from dosimeter.defenses.layers import Dropout, NoBias, for_use
@@ -55,4 +55,5 @@ __all__ = [
     "for_use",
     "parts",
     "search_policies",
+    "shortcuts",
 ]

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dosimeter.defenses.base import Defense
+from dosimeter.defenses.shortcuts import behind_first_block, bypassed
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Secret, Shape
 
@@ -130,14 +131,15 @@ class Cvb(Defense):
 
     `kernel` and `scale` are the paper's k_E and s_E = K / C; `beta` weighs the divergence (Eq. 3), which the released
     program computes as if the deviation were the logarithm of a variance (`variant`). `position` and `before` as in
-    `Precode`, several of either put a bottleneck at each; after the first convolution by default. Tokens (P, F) of a
-    transformer are taken as P maps of sqrt(F) x sqrt(F) (Sec. VI-C): `before=blocks.1`.
+    `Precode`, several of either put a bottleneck at each. By default it stands behind the first convolution, or where
+    a shortcut leads around that place behind the first block (Sec. VI-D). Tokens (P, F) of a transformer are taken as P
+    maps of sqrt(F) x sqrt(F).
     """
 
     kernel: int = 5
     scale: float = 0.5
     beta: float = 0.1
-    position: int | Sequence[int] = 1
+    position: int | Sequence[int] | None = None
     before: Sequence[str] = ()
     variant: Variant = "paper"
 
@@ -151,11 +153,15 @@ class Cvb(Defense):
             )
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
-        positions = (self.position,) if isinstance(self.position, int) else self.position
-        places = self.before or [weighted(model, shape, at) for at in positions]
-        for place in places:
+        for place in self.before or self._places(model, shape):
             model = insert(model, shape, self._layer, position=None, before=place)
         return model
+
+    def _places(self, model: nn.Module, shape: Shape) -> list[str]:
+        if self.position is None:
+            return [behind_first_block(model, shape, list(run_order(model, shape)), weighted(model, shape, 1))]
+        positions = (self.position,) if isinstance(self.position, int) else self.position
+        return [weighted(model, shape, at) for at in positions]
 
     def _layer(self, inside: tuple[int, ...]) -> nn.Module:
         side = math.isqrt(inside[-1])
@@ -196,6 +202,14 @@ class Guarded(nn.Sequential):
         super().__init__()
         self.bottleneck = bottleneck
         self.layer = layer
+
+
+def shortcuts(model: nn.Module, shape: Shape) -> dict[str, str]:
+    """What a report should say of a model whose shortcuts lead around all that was put into it."""
+    places = [path for path, layer in model.named_modules() if isinstance(layer, Guarded)]
+    if not places or not bypassed(model, shape, places):
+        return {}
+    return {"shortcut": f"carries the image around the noise before {', '.join(places)}"}
 
 
 def insert(
