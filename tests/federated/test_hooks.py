@@ -114,6 +114,24 @@ def test_a_defense_of_ones_own_draws_what_a_client_keeps() -> None:
     assert not same(fit(task, task.initial(), 0, 0).sent, fit(plain, task.initial(), 0, 0).sent)
 
 
+@pytest.mark.parametrize(
+    ("defense", "who"),
+    [
+        (defenses.DpSgd(), "DP-SGD clips every example"),
+        (defenses.Soteria(), "Soteria looks at the client's features"),
+        (defenses.GaussianNoise(sigma=0.1) | defenses.Soteria(), "Soteria looks"),
+    ],
+    ids=["dp-sgd", "soteria", "joined"],
+)
+def test_a_defense_that_needs_the_batch_is_refused_before_any_client_trains(
+    defense: Defense, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(federated.client._Trainer, "step", None)
+    with pytest.raises(SettingError, match=f"perturbed=update.*{who}.*use perturbed=steps") as refused:
+        train(federation(defense, perturbed="update"))
+    assert "\n" not in str(refused.value)
+
+
 def test_clipping_beside_batch_norm_is_refused_before_any_client_trains() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 3))
     with pytest.raises(SettingError, match="mixes the images"):

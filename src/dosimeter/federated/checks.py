@@ -21,6 +21,17 @@ def check_defense(defense: Defense, target: Target, protocol: Protocol) -> None:
             f"The defense clips every image's own gradient, but batch norm ({mixing!r}) mixes the images of a batch; "
             "use group norm instead, for instance --model resnet18-gn."
         )
+    if protocol.perturbed == "update":
+        target = replace(target, model=copy.deepcopy(target.model))  # which the defense may run
+        private = defense.private(target.model)
+        change = {name: torch.zeros_like(p) for name, p in target.parameters.items() if name not in private}
+        try:
+            defense.on_gradient(change, Moment(target=target), torch.Generator().manual_seed(0))
+        except SettingError as reason:
+            raise SettingError(
+                "Expected a defense that acts on a change of weights alone (perturbed=update), got one that does not: "
+                f"{str(reason).partition(';')[0].rstrip('.')}; use perturbed=steps."
+            ) from None
 
 
 def clips_examples(defense: Defense) -> float | None:
