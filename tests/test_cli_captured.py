@@ -11,7 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from dosimeter import data
+from dosimeter import auditing, data
+from dosimeter.auditing import Setting
+from dosimeter.auditing.shadows import InPlace
 from dosimeter.cli import app
 from dosimeter.store import read_run
 from dosimeter.types import Victims
@@ -131,6 +133,32 @@ def test_shadows_and_the_truth(here: Path) -> None:
     assert again == out
 
 
+@pytest.mark.parametrize(
+    ("words", "lr"),
+    [
+        (("--update", "update.safetensors"), 1.0),
+        (("--after", "after1.safetensors", "--step", f"local:steps=1,lr={RATE}"), RATE),
+        (("--after", "after3.safetensors", "--step", f"local:steps=3,lr={RATE}"), RATE),
+        (("--after", "after1.safetensors", "--step", f"local:steps=1,lr={RATE}", "--perturbed", "steps"), 1.0),
+    ],
+    ids=["gradient", "one step", "three steps", "gradient of one step"],
+)
+def test_shadows_have_the_noise_of_what_was_sent(
+    here: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], lr: float
+) -> None:
+    units: list[float] = []
+
+    def noted(_model: object, _shadows: object, setting: Setting, *_: object, **__: object) -> None:
+        assert isinstance(setting.defense, InPlace)
+        units.append(setting.defense.lr)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(auditing.captured, "perform", noted)
+    code, _, _ = call(*SOLVE, *words, "--defense", "noise:sigma=0.01", "--shadows", "1", "--out", "run")
+    assert code == 130
+    assert units == [lr]
+
+
 def test_a_search_without_labels_and_a_folder_of_its_own(here: Path) -> None:
     words = ("audit", "--model", "mine.py:make", "--weights", "before.safetensors", "--update", "update.safetensors")
     code, out, err = call(*words, "--steps", "5", "--shadows", "2")
@@ -194,6 +222,8 @@ BAD = [
     (("--after", "after1.safetensors", "--step", "clipped:bound=1"), "go with --step local"),
     ((*UPDATE, "--after", "after1.safetensors"), "one of them; got both"),
     (("--truth", "truth.npz"), "one of them; got neither"),
+    ((*UPDATE, "--perturbed", "steppes"), "Unknown --perturbed 'steppes'"),
+    ((*UPDATE, "--step", "local:steps=2,lr=0.1", "--perturbed", "steps"), "Expected one plain step"),
     ((*UPDATE, "--step", "local:steps=2"), "Expected the client's learning rate"),
     ((*UPDATE, "--attack", "auto"), "--attack auto ranks attacks"),
     ((*UPDATE, "--attack", "ig", "--batch", "0"), "at least 1"),

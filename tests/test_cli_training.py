@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dosimeter.cli import app
-from dosimeter.federated.tradeoff import Comparison
+from dosimeter.cli import app, tradeoff
+from dosimeter.federated.tradeoff import Balance, Comparison
 from small_federation import dataset
 
 MODEL = """
@@ -132,6 +132,31 @@ def test_a_defense_is_calibrated_and_goes_on(here: Path, monkeypatch: pytest.Mon
     assert "other settings" in err
 
 
+def test_what_dp_sgd_costs_stands_beside_accuracy(here: Path) -> None:
+    private = "dp-sgd:sigma=0.8"
+    one = ("--protocol", "ppp:rounds=1,clients=2", "--defense", private)
+    code, out, err = call("train", *TASK, *one, "--out", "run")
+    assert code == 0
+    spent = json.loads((here / "run" / "seed-0" / "training.json").read_text())["rounds"][-1]["epsilon"]
+    assert f"epsilon {spent:.3g} at delta 1e-05" in err
+    assert out.partition(" report ")[0].endswith(f" {spent:.3g}")
+    assert "Epsilon at delta 1e-05" in (here / "run" / "training.html").read_text()
+    few = ("--victims", "1", "--steps", "2")
+    code, out, _ = call("follow", *TASK, *one, "--at", "0+1", *few, "--out", "way")
+    assert code == 0
+    assert out.partition(" report ")[0].endswith((f" {spent:.3g}", f" {spent:.3g} % (0 of 1)"))
+    assert "Epsilon at delta 1e-05" in (here / "way" / "training.html").read_text()
+
+
+def test_a_comparison_has_the_epsilon_of_dp_sgd_alone() -> None:
+    plain = Balance("none", 0.9, 0.0, 0.9, "ig", {"hits": 1, "of": 1}, "read", 0.0, 1024, 1.0)
+    private = plain._replace(defense="dp-sgd", privacy={"epsilon": 2.5, "delta": 1e-5})
+    head, rows = tradeoff._table([plain, private])
+    assert head[-1] == "epsilon"
+    assert [row[-1] for row in rows] == ["", "2.5 at delta 1e-05"]
+    assert tradeoff._table([plain])[0] == tradeoff.HEAD
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -140,6 +165,7 @@ def test_a_defense_is_calibrated_and_goes_on(here: Path, monkeypatch: pytest.Mon
         (("train", *TASK, "--protocol", "ppp:round=3"), "Did you mean 'rounds'"),
         (("train", *TASK, "--protocol", "ppp:clients=100"), "cannot give 100 clients one each"),
         (("train", *TASK, "--defense", "noise:sigma=-1"), "at least 0"),
+        (("train", *TASK, "--protocol", "ppp:perturbed=update", "--defense", "dp-sgd"), "use perturbed=steps"),
         (("train", *TASK, "--out", "mine.py"), "mine.py"),
         (("follow", *TASK, "--at", "0+many"), "a whole number"),
         (("follow", *TASK, "--at", "0+500"), "no round 500"),

@@ -16,6 +16,7 @@ import dosimeter as dm
 from dosimeter import auditing, store
 from dosimeter.attacks.counts import least_counts
 from dosimeter.auditing import shadows as shadows_
+from dosimeter.auditing.job import Job
 from dosimeter.auditing.seeing import with_labels
 from dosimeter.errors import DataError, SettingError, UpdateError
 from dosimeter.reports import page, standing
@@ -275,6 +276,50 @@ def test_a_defense_that_changes_the_model_is_in_the_model_and_clipping_is_simula
     assert "least" not in result.scores["labels"]
     clipped = audited(truth, attack=SEARCH, defense=Clipping(), shadows=shadows)
     assert "ClippedGradient" in clipped.settings["step"]
+
+
+def noise_of_shadows(monkeypatch: pytest.MonkeyPatch, sigma: float, **more: object) -> float:
+    """The deviation of what the defense adds to the shadows' updates."""
+    asked: list[auditing.Setting] = []
+    perform = auditing.captured.perform
+
+    def noted(model: nn.Module, shadows: Victims, setting: auditing.Setting, *rest: object, **named: object) -> object:
+        asked.append(setting)
+        return perform(model, shadows, setting, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(auditing.captured, "perform", noted)
+    shadows = some_victims(2, seed=8)
+    audited(some_victims(1), attack=SEARCH, shadows=shadows, defense=dm.defenses.GaussianNoise(sigma=sigma), **more)
+    jobs = [Job(small_model(), shadows, s) for s in (asked[0], replace(asked[0], defense=dm.defenses.NoDefense()))]
+    noisy, clean = (job.observe(job.target, shadows)[0].gradient for job in jobs)
+    return float(torch.cat([(noisy[name] - clean[name]).flatten() for name in clean]).std())
+
+
+@pytest.mark.parametrize(
+    ("more", "factor"),
+    [
+        ({}, 1.0),
+        ({"lr": 0.1}, 10.0),
+        ({"step": dm.clients.LocalTraining(steps=2, lr=0.1)}, 10.0),
+        ({"step": dm.clients.LocalTraining(steps=2, lr=0.1), "lr": 1.0}, 1.0),
+    ],
+    ids=["gradient", "one step", "local steps", "gradients of local steps"],
+)
+def test_shadows_are_perturbed_where_the_client_perturbs(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, object], factor: float
+) -> None:
+    """Noise on the change of weights, before minus after, is 1 / lr times larger on the change divided by lr."""
+    assert noise_of_shadows(monkeypatch, 0.01, **more) == pytest.approx(0.01 * factor, rel=0.1)
+
+
+def test_what_clips_acts_on_gradients_whatever_the_learning_rate() -> None:
+    private = shadows_.InPlace(inner=Clipping() | dm.defenses.GaussianNoise(sigma=0.0), lr=0.1)
+    rounded = shadows_.InPlace(inner=dm.defenses.NoDefense(), lr=0.1)
+    update = {"weight": torch.rand(5)}
+    for defense in (private, rounded):
+        assert torch.equal(
+            defense.on_gradient(update, dm.defenses.Moment(), torch.Generator())["weight"], update["weight"]
+        )
 
 
 def test_a_run_without_the_truth_survives_its_folder_and_has_no_scores_on_its_page(tmp_path: Path) -> None:

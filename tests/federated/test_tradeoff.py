@@ -38,6 +38,7 @@ def test_a_balance_has_both_sides(tmp_path: Path) -> None:
     assert 0 <= plain.accuracy <= 1
     assert plain.success["of"] == 3
     assert "attacks were tried" in plain.verdict
+    assert plain.privacy is None
     bottleneck = comparison().balance("precode", defenses.Precode(k=4))
     model = federation(defenses.Precode(k=4)).template
     count = sum(p.numel() for p in model.parameters())

@@ -3,6 +3,7 @@
 The truth, where somebody has it, meets the attack's images only in `judge`, as in any audit.
 """
 
+import math
 import threading
 import time
 from dataclasses import replace
@@ -20,6 +21,7 @@ from dosimeter.auditing.run import perform
 from dosimeter.auditing.seeing import Capture, Seen, see, with_labels
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.shadows import InPlace, compare
+from dosimeter.clients import LocalTraining
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import bar
@@ -39,6 +41,7 @@ def audit_update(
     defense: Defense | None = None,
     loss: Loss | None = None,
     step: Step | None = None,
+    lr: float | None = None,
     batch_norm: BatchNorm = "running",
     statistics: Statistics | None = None,
     seed: int = 0,
@@ -64,6 +67,9 @@ def audit_update(
             attacked in the same way, to learn how often a match like this one's goes with an image that is read.
         truth: the batch behind the update, one victim; it is used for scores only, the attack never sees it.
         defense: what the client did, which the attacker knows and shadows do too.
+        lr: the learning rate by which the client's change of weights was divided to make `update`. Its defense is taken
+            to act on the change itself, so the unit of its sigma is that of weights. By default the step's own, or 1
+            for a gradient; 1 also says that the defense acts on gradients.
         loss, seed, device, dtype, budget, workers, threshold, decoys, lpips, delta, names, progress: as in `audit`.
     """
     setting = Setting(
@@ -78,7 +84,9 @@ def audit_update(
         budget=budget,
         workers=workers,
     )
-    capture = Capture(update, shape, batch, labels, statistics)
+    if lr is None:
+        lr = step.lr if isinstance(step, LocalTraining) else 1.0
+    capture = Capture(update, shape, batch, labels, statistics, lr)
     yardstick = Yardstick(threshold, decoys, lpips, delta)
     return examine(model, capture, setting, yardstick, shadows=shadows, truth=truth, names=names, progress=progress)
 
@@ -96,7 +104,7 @@ def examine(
 ) -> Captured:
     """`audit_update`, for whoever has its arguments together already."""
     setting = clipping(replace(setting, attack=with_labels(setting.attack, capture.labels)))
-    like = replace(setting, defense=InPlace(inner=setting.defense))  # of shadows
+    like = replace(setting, defense=InPlace(inner=setting.defense, lr=capture.lr))  # of shadows
     _check(capture, setting, shadows, truth)
     seen = see(model, capture, setting)
     if shadows is not None:
@@ -145,6 +153,8 @@ def _check(capture: Capture, setting: Setting, shadows: Victims | None, truth: V
     batch, labels = capture.batch, capture.labels
     if batch < 1:
         raise SettingError(f"An update has at least 1 image behind it, got {batch}.")
+    if not (capture.lr > 0 and math.isfinite(capture.lr)):
+        raise SettingError(f"A change of weights is divided by a learning rate above 0, got {capture.lr}.")
     if labels is not None and len(labels) != batch:
         raise SettingError(f"Expected a label for each of the {batch} image(s) of the update, got {len(labels)}.")
     if labels is not None and not labels.is_floating_point() and int(labels.min()) < 0:

@@ -36,6 +36,7 @@ class Capture(NamedTuple):
     batch: int = 1  # how many images
     labels: Tensor | None = None  # (B,) where they are granted
     statistics: Statistics | None = None  # {layer: mean and variance (C,)} where the client sent them
+    lr: float = 1.0  # what was perturbed, the client's change of weights, was divided by to make the update
 
 
 class Seen(NamedTuple):
@@ -48,7 +49,7 @@ class Seen(NamedTuple):
 
 def see(model: nn.Module, capture: Capture, setting: Setting) -> Seen:
     """Check that model, update and setting fit together, before any work."""
-    update, shape, batch, labels, statistics = capture
+    update, shape, batch, labels, statistics = capture[:5]
     client = make_target(model, shape, setting, batch=batch, labels=labels)
     check_secrets(client)
     target = as_attacked(client, setting.granted(), batch)

@@ -10,19 +10,31 @@ from torch import nn
 from dosimeter.attacks.analytic.certificate import ROUNDING
 from dosimeter.auditing.judge import share
 from dosimeter.auditing.result import Result
-from dosimeter.defenses import Around
-from dosimeter.types import Reconstruction, Record, Shape
+from dosimeter.defenses import Around, Moment
+from dosimeter.types import Gradient, Reconstruction, Record, Shape
 
 
 @dataclass(frozen=True, kw_only=True)
 class InPlace(Around):
-    """A defense whose layers, and whose clipping, the model and the step have already."""
+    """A defense whose layers, and whose clipping, the model and the step have already.
+
+    It acts on the change of weights, which is `lr` times the update: theta_0 - theta_T = lr * g. A defense that clips
+    acts inside the client's step, on gradients.
+    """
+
+    lr: float = 1.0
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         return model
 
     def clips(self) -> None:
         return None
+
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
+        lr = 1.0 if self.inner.clips() is not None else self.lr
+        change = {name: lr * g for name, g in gradient.items()}
+        sent = self.inner.on_gradient(change, moment, rng)
+        return gradient if sent is change else {name: g / lr for name, g in sent.items()}
 
 
 def compare(match: float | None, found: Reconstruction, beside: Result | None, dtype: torch.dtype) -> dict[str, Any]:

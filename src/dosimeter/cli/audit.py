@@ -142,6 +142,13 @@ def audit_command(
     shadows: Annotated[
         int, typer.Option(help="Updates of images of --data to compare with.", rich_help_panel=CAPTURED)
     ] = 8,
+    perturbed: Annotated[
+        str,
+        typer.Option(
+            help="What its defense acts on: update (the change of weights) or steps (the gradient).",
+            rich_help_panel=CAPTURED,
+        ),
+    ] = "update",
 ) -> None:
     """Attack a model's updates and report what could be read out of them."""
     if captured.is_asked(ctx):

@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import torch
 import typer
@@ -14,10 +15,11 @@ from dosimeter.auditing import Captured, InterruptedCapture, Setting, Yardstick,
 from dosimeter.cli.console import err, out, refusals
 from dosimeter.cli.material import Asked, Material, load
 from dosimeter.cli.parts import fresh, guessing, load_lpips
-from dosimeter.errors import SettingError
+from dosimeter.errors import SettingError, unknown
+from dosimeter.federated.protocol import Perturbed
 from dosimeter.reports import PAGE, print_result, write_page
 
-ONLY = ("after", "labels", "shadows", "shape", "truth", "update")
+ONLY = ("after", "labels", "perturbed", "shadows", "shape", "truth", "update")
 """Options that only a captured update takes."""
 
 BESIDE_TRUTH = ("decoys", "delta", "lpips")
@@ -95,6 +97,8 @@ def _check_options(asked: Asked, given: dict[str, str]) -> None:
     clash = [given[name] for name in ("data_", "size", "channels", "split", "shadows") if name in given]
     if asked.shape is not None and clash:
         raise SettingError(f"A --shape stands for data that is not there and excludes {', '.join(clash)}; choose one.")
+    if asked.perturbed not in get_args(Perturbed):
+        raise SettingError(unknown("--perturbed", asked.perturbed, get_args(Perturbed)))
     if asked.shadows < 0:
         raise SettingError(f"The number of shadows must be at least 0, got {asked.shadows}.")
     if asked.guesses and asked.shape is None and asked.shadows:

@@ -51,6 +51,7 @@ class Asked:
     truth: str | None
     shape: str | None
     shadows: int
+    perturbed: str
 
     @property
     def guesses(self) -> bool:
@@ -87,14 +88,15 @@ def load(asked: Asked, setting: Setting) -> Material:
     _check_finite(model.state_dict(), weights)
     step = _step(asked, setting.step)
     update, said = _update(asked, model, step)
+    plain = _plain(step, asked)
     names = {"model": name, "weights": weights.name, "weights_fingerprint": task.fingerprint(weights)} | said
     shadows = None
     if dataset is not None and asked.shadows:
         shadows = data.pick(dataset, asked.shadows, batch=asked.batch, seed=asked.seed, split=asked.split)
         names |= {"shadows": dataset.name, "split": asked.split, "fingerprint": dataset.fingerprint}
     truth = None if asked.truth is None else data.read_batch(asked.truth)
-    capture = Capture(update, shape, asked.batch, _labels(asked.labels))
-    return Material(model, capture, shadows, truth, names, dataset, _plain(step, asked))
+    capture = Capture(update, shape, asked.batch, _labels(asked.labels), lr=_unit(asked, step, plain))
+    return Material(model, capture, shadows, truth, names, dataset, plain)
 
 
 def _update(asked: Asked, model: nn.Module, step: Step | None) -> tuple[Gradient, dict[str, Any]]:
@@ -132,6 +134,20 @@ def _step(asked: Asked, step: Step | None) -> Step | None:
     if step is not None:
         raise SettingError(f"Weights after training go with --step local:..., got --step {asked.step}; give --update.")
     return clients.LocalTraining(steps=1, lr=1.0)
+
+
+def _unit(asked: Asked, step: Step | None, plain: Step | None) -> float:
+    """What the client perturbed in units of the update: the change of weights, or the gradient of its one step."""
+    if not isinstance(step, clients.LocalTraining):
+        return 1.0
+    if asked.perturbed == "update":
+        return step.lr
+    if plain is not None:
+        raise SettingError(
+            f"Expected one plain step of a known rate for --perturbed steps, got --step {asked.step}; say the noise on "
+            "the whole change of weights instead (--perturbed update)."
+        )
+    return 1.0
 
 
 def _plain(step: Step | None, asked: Asked) -> Step | None:

@@ -1,7 +1,7 @@
 """`dosimeter compare` and `dosimeter calibrate`: what defenses hide, and what they cost."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from dosimeter.cli.console import err, out, refusals
 from dosimeter.cli.train import DATA, MODEL, PROTOCOL
 from dosimeter.errors import OutputError, SettingError
 from dosimeter.federated import Federation
+from dosimeter.federated.accounting import privacy_words
 from dosimeter.federated.setup import Setup
 from dosimeter.federated.tradeoff import Balance, Comparison, Tried, calibrate
 from dosimeter.reports import charts, sections
@@ -53,7 +54,8 @@ def compare_command(
         folder = out_ or Path("runs") / f"compare-{Path(model.partition(':')[0]).stem}"
         said = f"{model} {data_} {protocol} victims {victims} steps {steps} seeds {seeds} from {seed} trained {trained}"
         said += f" threshold {threshold:g}"
-        kept = {row["defense"]: Balance(**row) for row in _read(folder / BALANCES, said, Balance._fields)}
+        rows = _read(folder / BALANCES, said, Balance._fields, Balance._field_defaults)
+        kept = {row["defense"]: Balance(**row) for row in rows}
         try:
             for words, each in chosen.items():
                 if words not in kept:
@@ -66,9 +68,10 @@ def compare_command(
             raise typer.Exit(130) from None
         found = [kept[words] for words in chosen]
         _write_page(folder / PAGE, found, threshold, about=said)
-    table = Table(*HEAD, box=None, pad_edge=False)
-    for balance in found:
-        table.add_row(*map(escape, _cells(balance)))
+    head, cells = _table(found)
+    table = Table(*head, box=None, pad_edge=False)
+    for row in cells:
+        table.add_row(*map(escape, row))
     out.print(table)
     out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
 
@@ -154,6 +157,15 @@ def _tell(setting: str, tried: Tried) -> None:
     )
 
 
+def _table(found: list[Balance]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Head and rows; what DP-SGD costs in epsilon only where it is among them."""
+    rows = [_cells(balance) for balance in found]
+    spent = [privacy_words(balance.privacy or {}) for balance in found]
+    if not any(spent):
+        return HEAD, rows
+    return (*HEAD, "epsilon"), [[*row, each] for row, each in zip(rows, spent, strict=True)]
+
+
 def _cells(balance: Balance) -> list[str]:
     spread = f" ± {100 * balance.accuracy_spread:.2f}" if balance.accuracy_spread else ""
     return [
@@ -173,7 +185,6 @@ def _write_page(path: Path, found: list[Balance], threshold: float, about: str) 
     points = {balance.defense: [(balance.accuracy, 1 - balance.ssim)] for balance in found}
     drawn = charts.scatter(points, x="accuracy", y="1 - SSIM", threshold=1 - threshold)
     words = "Above the dashed line the strongest attack's mean SSIM is below the threshold. "
-    rows = [_cells(balance) for balance in found]
     verdicts = [[balance.defense, balance.verdict] for balance in found]
     charts.write_charts(
         path,
@@ -186,7 +197,7 @@ def _write_page(path: Path, found: list[Balance], threshold: float, about: str) 
                     sections.drawing(drawn, "Accuracy against 1 - SSIM.", words, charts.legend(list(points)))
                 ),
             ),
-            ("Costs", charts.table(HEAD, rows)),
+            ("Costs", charts.table(*_table(found))),
             ("Verdicts", charts.table(("defense", "what was tried"), verdicts)),
         ],
     )
@@ -201,13 +212,15 @@ def _write(path: Path, said: str, rows: list[dict[str, Any]]) -> None:
     files.replace_json(path, {"program": "dosimeter", "said": said, "found": rows})
 
 
-def _read(path: Path, said: str, fields: Iterable[str]) -> list[dict[str, Any]]:
+def _read(
+    path: Path, said: str, fields: Iterable[str], defaults: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Rows of these fields that were found before with the same settings; others are refused."""
     if not path.is_file():
         return []
     try:
         document = json.loads(path.read_text())
-        found = [{name: row[name] for name in fields} for row in document["found"]]
+        found = [{name: ({**(defaults or {}), **row})[name] for name in fields} for row in document["found"]]
         was = document["said"]
     except (OSError, ValueError, KeyError, TypeError):
         raise OutputError(f"{path} is no file of this program; choose another --out.") from None

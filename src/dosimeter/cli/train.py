@@ -2,7 +2,7 @@
 
 import statistics
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -13,6 +13,7 @@ from dosimeter.attacks import presets
 from dosimeter.auditing import Setting, Yardstick
 from dosimeter.cli.console import err, out, refusals
 from dosimeter.federated import Training
+from dosimeter.federated.accounting import epsilon_words, privacy_words
 from dosimeter.federated.leakage import Point, follow
 from dosimeter.federated.setup import Setup
 from dosimeter.reports.training import write_leakage, write_training
@@ -112,9 +113,11 @@ def _said(seed: int, found: Training) -> str:
     scored = [entry for entry in found.history if "accuracy" in entry]
     best = max(scored, key=lambda entry: entry["accuracy"])
     speed = sum(e["samples"] for e in found.history) / max(1e-9, sum(e["fitting"] for e in found.history))
+    spent = privacy_words(found.history[-1])
     return (
         f"seed {seed}: accuracy {scored[-1]['accuracy']:.2%} after {len(found.history)} rounds, "
         f"best {best['accuracy']:.2%} in round {best['round']}, {speed:,.0f} samples/s"
+        f"{', epsilon ' if spent else ''}{spent}"
     )
 
 
@@ -123,15 +126,23 @@ def _rounds(found: dict[int, Training]) -> Table:
     many = max(len(each.history) for each in found.values())
     shown = sorted({1, *(round(many * share) for share in (0.1, 0.25, 0.5, 0.75)), many} - {0})
     keyed = any("random_key" in each.history[-1] for each in found.values())
+    private = _delta([each.history[-1] for each in found.values()])
     head = ["round", "test accuracy", "test loss", "train loss", *(["with a random key"] if keyed else [])]
+    head += [f"epsilon at delta {private}"] if private else []
     table = Table(*head, box=None, pad_edge=False)
     for round_ in shown:
         entries = [each.history[round_ - 1] for each in found.values() if len(each.history) >= round_]
         cells = [_spread([e["accuracy"] for e in entries], percent=True), _spread([e["loss"] for e in entries])]
         cells.append(_spread([e["train_loss"] for e in entries]))
         cells += [_spread([e["random_key"] for e in entries], percent=True)] if keyed else []
+        cells += [epsilon_words(max(entries, key=lambda e: e.get("epsilon") or 0.0))] if private else []
         table.add_row(str(round_), *cells)
     return table
+
+
+def _delta(figures: list[dict[str, Any]]) -> str:
+    """The delta that DP-SGD's epsilon is told for; empty where it does not run."""
+    return next((f"{each['delta']:g}" for each in figures if "delta" in each), "")
 
 
 def _spread(values: list[float], *, percent: bool = False) -> str:
@@ -141,7 +152,10 @@ def _spread(values: list[float], *, percent: bool = False) -> str:
 
 
 def _leaks(points: list[Point]) -> Table:
-    table = Table("round", "server", "read", "SSIM", "without it", "PSNR", "accuracy", "norm", box=None, pad_edge=False)
+    head = ["round", "server", "read", "SSIM", "without it", "PSNR", "accuracy", "norm"]
+    private = _delta(points)
+    head += [f"epsilon at delta {private}"] if private else []
+    table = Table(*head, box=None, pad_edge=False)
     for point in points:
         norms = [image["norm"] for image in point["images"]]
         table.add_row(
@@ -153,5 +167,6 @@ def _leaks(points: list[Point]) -> Table:
             f"{point['psnr']:.2f}",
             f"{point['accuracy']:.2%}",
             f"{statistics.median(norms):.3g}",
+            *([epsilon_words(point)] if private else []),
         )
     return table

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dosimeter.clients import optimisers
-from dosimeter.clients.gradient import draw_secrets, gradient, one_gradient
+from dosimeter.clients.gradient import draw_secrets, gradient, one_gradient, own_secrets
 from dosimeter.clients.local import ClippedGradient, LocalTraining, UntoldTraining, local
 from dosimeter.clients.statistics import statistics
 from dosimeter.types import Step
@@ -21,5 +21,6 @@ __all__ = [
     "local",
     "one_gradient",
     "optimisers",
+    "own_secrets",
     "statistics",
 ]

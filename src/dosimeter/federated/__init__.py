@@ -4,7 +4,7 @@ protocol     who takes part and how each trains; the papers' own by name
 federation   what server and clients agree on
 client       one client's round         server   choosing, averaging, testing
 setup        a federation in words, for other processes          flower   all of it on Flower
-training     the rounds, kept as they are done (`checkpoint`)
+training     the rounds, kept as they are done (`checkpoint`)   accounting   what DP-SGD has cost
 leakage      the model on its way, as audits take it
 """
 

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dosimeter import defenses
+from dosimeter import clients, defenses
 from dosimeter.data.partition import Places
 from dosimeter.defenses import Defense, Moment
+from dosimeter.federated.checks import clips_examples
 from dosimeter.federated.federation import Federation, State
 from dosimeter.federated.protocol import Protocol
 from dosimeter.rng import numpy_stream, stream
@@ -74,6 +75,7 @@ class _Trainer:
         self._round = round_
         self._draws = stream(federation.seed, "training", "secrets", *self._where)
         self._noise = stream(federation.seed, "training", "defense", *self._where)
+        self._bound = clips_examples(federation.defense)
         self._changes = federation.protocol.perturbed == "steps" and changes_gradients(federation.defense)
         self._fixed = client_secrets(federation, self.target, client)
         self._secrets = {k: s for k, s in self.target.secrets.items() if k not in self._fixed}
@@ -90,19 +92,29 @@ class _Trainer:
         if changes_batches(defense):
             rng = stream(federation.seed, "training", "batch", *self._where, number)
             images, labels = defense.on_batch(images, labels, rng)
-        drawn = drawn_for(self._secrets, len(images), self._draws)
+        drawn = image_secrets(defense, self.target, self._secrets, len(images), self._draws)
         set_secrets(self.model, drawn)
         rule.zero_grad()
         loss = federation.loss(self.model(images), labels)
         if self._secrets or self._fixed:
             extra = self.target.penalty(self.model)
             loss = loss if extra is None else loss + extra.mean()
-        torch.autograd.backward(loss)
+        if self._bound is None:
+            torch.autograd.backward(loss)
+        else:
+            self._clip(self._bound, images, labels, {**self._fixed, **drawn})
         if self._changes:
             set_secrets(self.model, self._blank)  # whoever runs the model again gives it draws, or none
             self._change(images, labels, {**self._fixed, **drawn})
         rule.step()
         return float(loss.detach())
+
+    def _clip(self, bound: float, images: Tensor, labels: Tensor, drawn: Secrets) -> None:
+        """Put the mean of the examples' clipped gradients in place of the batch's gradient."""
+        target = replace(self.target, drawn=drawn)
+        clipped = clients.ClippedGradient(bound=bound)(target, target.parameters, images, labels)
+        for name, parameter in self._parameters.items():
+            parameter.grad = clipped[name]
 
     def _change(self, images: Tensor, labels: Tensor, drawn: Secrets) -> None:
         """Put what the defense makes of the gradients in their place."""
@@ -123,10 +135,24 @@ class _Trainer:
 def client_secrets(federation: Federation, target: Target, client: int) -> Secrets:
     """What a client drew before its first round and keeps, such as FedKL's key."""
     wanted = {name: s for name, s in target.secrets.items() if s.scope == "client"}
-    return drawn_for(wanted, 1, stream(federation.seed, "client", f"client {client}"))
+    rng = stream(federation.seed, "client", f"client {client}")
+    drawn = drawn_for(wanted, 1, rng)
+    if wanted and draws_itself(federation.defense):
+        drawn |= clients.own_secrets(federation.defense.draw, target, 1, rng, "client")
+    return drawn
 
 
-def drawn_for(secrets: dict[str, Secret], batch: int, rng: torch.Generator) -> Secrets:
+def image_secrets(
+    defense: Defense, target: Target, secrets: dict[str, Secret], batch: int, rng: torch.Generator
+) -> Secrets:
+    """What a client draws anew for every image of a batch."""
+    drawn = drawn_for(secrets, batch, rng)
+    if secrets and draws_itself(defense):
+        drawn |= clients.own_secrets(defense.draw, target, batch, rng, "image")
+    return drawn
+
+
+def drawn_for(secrets: dict[str, Secret], batch: int, rng: torch.Generator) -> dict[str, Tensor]:
     return {name: torch.randn(secret.full_shape(batch), generator=rng) for name, secret in secrets.items()}
 
 
@@ -135,6 +161,10 @@ def set_secrets(model: nn.Module, drawn: Secrets) -> None:
     for name, value in drawn.items():
         path, _, last = name.rpartition(".")
         setattr(model.get_submodule(path), last, value)
+
+
+def draws_itself(defense: Defense) -> bool:
+    return any(type(part).draw is not Defense.draw for part in defenses.parts(defense))
 
 
 def changes_gradients(defense: Defense) -> bool:

@@ -14,6 +14,7 @@ from dosimeter.data import Dataset, partition
 from dosimeter.data.partition import Places
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import SettingError
+from dosimeter.federated.checks import check_defense
 from dosimeter.federated.protocol import Protocol
 from dosimeter.rng import scoped
 from dosimeter.types import Loss, Target
@@ -48,7 +49,9 @@ class Federation:
     def template(self) -> nn.Module:
         """The model that clients train; copy it before it is run."""
         with scoped(self.seed, "defense", "model"):
-            return self.defense.trained(self.model, self.dataset.shape)
+            made = self.defense.trained(self.model, self.dataset.shape)
+        check_defense(self.defense, self.target(made), self.protocol)
+        return made
 
     @cached_property
     def private(self) -> frozenset[str]:

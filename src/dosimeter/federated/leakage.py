@@ -10,6 +10,7 @@ from dosimeter import files
 from dosimeter.auditing import Result, Setting, Yardstick, perform
 from dosimeter.auditing.job import Job
 from dosimeter.errors import DataError, OutputError, SettingError
+from dosimeter.federated.accounting import privacy
 from dosimeter.federated.audited import as_audited
 from dosimeter.federated.checkpoint import settings
 from dosimeter.federated.federation import Federation, State
@@ -63,7 +64,7 @@ def follow(
             result = perform(federation.model, victims, each, yardstick, names=names, progress=progress)
             norms = update_norms(federation, victims, each)
             about = {"round": done, "server": server.name, "accuracy": accuracy["accuracy"]}
-            kept.append(about | point_of(result, norms))
+            kept.append(about | privacy(federation, done) | point_of(result, norms))
             _write(folder / POINTS, said, kept)
 
     train(federation, folder=folder / "training", tested=at, watch=look, workers=workers, progress=progress)

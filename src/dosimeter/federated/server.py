@@ -11,7 +11,7 @@ from torch import Tensor
 from dosimeter import defenses
 from dosimeter.data.partition import Places
 from dosimeter.errors import UpdateError
-from dosimeter.federated.client import client_secrets, drawn_for, set_secrets
+from dosimeter.federated.client import client_secrets, image_secrets, set_secrets
 from dosimeter.federated.federation import Federation, State
 from dosimeter.rng import numpy_stream, stream
 
@@ -85,7 +85,7 @@ def _score(
     with torch.inference_mode():
         for part in np.array_split(places, max(1, -(-len(places) // BATCH))):
             images, labels = federation.images(split, part), federation.labels(split, part)
-            set_secrets(model, drawn_for(rest, len(part), rng))
+            set_secrets(model, image_secrets(federation.defense, target, rest, len(part), rng))
             output = model(images)
             loss += float(federation.loss(output, labels)) * len(part)
             hits += _hits(output, labels)

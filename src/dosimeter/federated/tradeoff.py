@@ -20,6 +20,7 @@ from dosimeter.defenses import (
     parts,
 )
 from dosimeter.errors import SettingError
+from dosimeter.federated.accounting import privacy
 from dosimeter.federated.audited import as_audited
 from dosimeter.federated.federation import Federation
 from dosimeter.federated.training import Training, train
@@ -39,6 +40,7 @@ class Balance(NamedTuple):
     added: float  # share of parameters that it adds
     bytes: int  # that a client sends in a round
     seconds: float  # of a round
+    privacy: dict[str, Any] | None = None  # epsilon and delta of the first training as a whole, under DP-SGD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,7 @@ class Comparison:
             _parameters(task) / max(1, _parameters(replace(task, defense=NoDefense()))) - 1,
             first.history[-1]["bytes"],
             statistics.median(rounds),
+            privacy(task, len(first.history)) or None,
         )
 
     def audit(self, task: Federation, at: Training) -> Result:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dosimeter.errors import ModelError
+from dosimeter.federated.accounting import privacy
 from dosimeter.federated.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from dosimeter.federated.federation import Federation, State
 from dosimeter.federated.server import average, chosen, evaluate, validate
@@ -96,6 +97,7 @@ def _round(federation: Federation, at: Checkpoint, fits_of: Fits, tested: bool) 
         "bytes": sent_bytes(fits[0].sent),
         "fitting": fitting,
         "samples": _samples(federation, took_part),
+        **privacy(federation, at.done + 1),
     }
     if tested:
         entry |= score(federation, state, private)

@@ -6,6 +6,7 @@ from typing import Any
 
 from dosimeter.reports import charts, sections
 from dosimeter.reports.charts import Point
+from dosimeter.reports.markup import Html
 
 Entry = Mapping[str, Any]
 """A round's figures, or an audit's on the way, as plain values."""
@@ -16,17 +17,28 @@ def write_training(path: Path, found: Mapping[int, Sequence[Entry]], *, about: s
 
     def curve(key: str) -> dict[str, list[Point]]:
         return {
-            f"seed {seed}": [(entry["round"], entry[key]) for entry in history if key in entry]
+            f"seed {seed}": [(entry["round"], entry[key]) for entry in history if entry.get(key) is not None]
             for seed, history in found.items()
         }
 
     accuracy = charts.lines(curve("accuracy"), x="round", y="accuracy", top=1.0)
     loss = charts.lines(curve("train_loss"), x="round", y="loss")
-    drawn = (
+    drawn = [
         sections.drawing(accuracy, "Accuracy on the test split.", charts.legend(list(curve("accuracy")))),
         sections.drawing(loss, "Loss in training."),
-    )
+        *_privacy(curve("epsilon"), [entry for history in found.values() for entry in history]),
+    ]
     charts.write_charts(path, "Federated training", about, [("Rounds", charts.side_by_side(*drawn))])
+
+
+def _privacy(spent: Mapping[str, Sequence[Point]], entries: Sequence[Entry]) -> list[Html]:
+    """What DP-SGD has cost, where it ran."""
+    known = [entry for entry in entries if "epsilon" in entry]
+    if not known:
+        return []
+    name = f"Epsilon at delta {known[0]['delta']:g}, of the client that spent most."
+    words = "Its accountant takes shuffled batches for Poisson samples. Without noise epsilon is infinite. "
+    return [sections.drawing(charts.lines(spent, x="round", y="epsilon"), name, words)]
 
 
 def write_leakage(path: Path, points: Sequence[Entry], *, about: str) -> None:
@@ -51,4 +63,6 @@ def write_leakage(path: Path, points: Sequence[Entry], *, about: str) -> None:
         ("SSIM by the norm of the update.", charts.scatter(norms, x="norm", y="SSIM"), list(norms)),
     ]
     figures = [sections.drawing(figure, name, charts.legend(series)) for name, figure, series in drawn]
+    spent = sorted({(p["round"], p["epsilon"]) for p in points if p.get("epsilon") is not None})
+    figures += _privacy({"epsilon": spent}, points)
     charts.write_charts(path, "Leakage while training", about, [("Over rounds", charts.side_by_side(*figures))])

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from dosimeter.errors import ModelError
+from dosimeter.federated.accounting import privacy
 from dosimeter.federated.checkpoint import Checkpoint, write_checkpoint
 from dosimeter.federated.federation import State
 from dosimeter.federated.flower.client import PARTITION
@@ -118,6 +119,7 @@ class Rounds(FedAvg):
         elif self.setup.tested:
             entry |= evaluate(self.federation, state)._asdict()
         entry["samples"] = _samples(self.federation, self._took_part)
+        entry |= privacy(self.federation, server_round)
         entry["seconds"] = time.perf_counter() - self._began
         self.history.append(entry)
         if self.setup.out:

@@ -1,0 +1,69 @@
+"""What training under DP-SGD has cost its clients so far."""
+
+import warnings
+from collections import Counter
+from functools import cache
+from typing import Any
+
+from dosimeter import defenses
+from dosimeter.defenses import DpSgd
+from dosimeter.federated.federation import Federation
+from dosimeter.federated.server import chosen
+
+
+def privacy(federation: Federation, rounds: int) -> dict[str, Any]:
+    """The (epsilon, delta) of the client that has spent most after so many rounds, by Opacus' accountant of Renyi
+    divergences (Mironov 2017); None for an infinite epsilon, nothing at all without DP-SGD.
+
+    A client's rate is batch size over images, its steps are those of the rounds that chose it.
+
+    Deviations: the accountant assumes that every batch is a Poisson sample, while epochs here are shuffled and cut into
+    batches, whose true epsilon may be larger (Chua et al. 2024, arXiv:2403.17673).
+    """
+    found = [part for part in defenses.parts(federation.defense) if isinstance(part, DpSgd)]
+    if not found:
+        return {}
+    setting = found[-1]  # it starts from the examples, whatever was done before it
+    if not setting.sigma:
+        return {"epsilon": None, "delta": setting.delta}
+    took_part = Counter(client for round_ in range(rounds) for client in chosen(federation, round_))
+    spent = {_rate_and_steps(federation, client, times) for client, times in took_part.items()}
+    each = (_epsilon(setting, rate, steps) for rate, steps in spent)
+    return {"epsilon": max(each, default=0.0), "delta": setting.delta}
+
+
+def privacy_words(figures: dict[str, Any]) -> str:
+    """The cost among the figures of a round or of a training, as it is printed."""
+    return f"{epsilon_words(figures)} at delta {figures['delta']:g}" if "epsilon" in figures else ""
+
+
+def epsilon_words(figures: dict[str, Any]) -> str:
+    spent = figures.get("epsilon", 0.0)
+    return "infinite" if spent is None else f"{spent:.3g}"
+
+
+def _rate_and_steps(federation: Federation, client: int, rounds: int) -> tuple[float, int]:
+    protocol, images = federation.protocol, len(federation.holdings[client].train)
+    size = min(protocol.batch_size, images)
+    steps = protocol.steps if protocol.epochs is None else protocol.epochs * -(-images // size)
+    assert steps is not None
+    return size / images, rounds * steps
+
+
+def _epsilon(setting: DpSgd, rate: float, steps: int) -> float:
+    from opacus.accountants import RDPAccountant
+    from opacus.accountants.analysis import rdp
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on the range of orders, which does not change the bound's validity
+        spent = steps * _one_step(setting.sigma, rate)
+        return float(rdp.get_privacy_spent(orders=RDPAccountant.DEFAULT_ALPHAS, rdp=spent, delta=setting.delta)[0])
+
+
+@cache
+def _one_step(sigma: float, rate: float) -> Any:
+    """The divergences of one step at every order; those of several are their sum."""
+    from opacus.accountants import RDPAccountant
+    from opacus.accountants.analysis import rdp
+
+    return rdp.compute_rdp(q=rate, noise_multiplier=sigma, steps=1, orders=RDPAccountant.DEFAULT_ALPHAS)
