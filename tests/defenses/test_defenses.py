@@ -252,8 +252,44 @@ def test_defenses_act_from_left_to_right() -> None:
     plain, sent, _ = send(AddOne() | Double())
     assert torch.equal(sent["8.bias"], 2 * (plain["8.bias"] + 1))
     assert len((Double() | AddOne() | Double()).parts) == 3  # type: ignore[attr-defined]
-    assert (d.DpSgd(clip=3.0) | d.DpSgd(clip=2.0)).clips() == 2.0
+    assert (d.Precode() | d.DpSgd(clip=2.0) | Double()).clips() == 2.0
     assert (Double() | AddOne()).clips() is None
+
+
+class Shy(d.Dropout):
+    """A defense of a user's own, made from another."""
+
+    def on_gradient(self, gradient, moment, rng):  # type: ignore[no-untyped-def]
+        return {name: g / 2 for name, g in gradient.items()}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        d.Pruning(ratio=0.99),
+        d.GaussianNoise(sigma=10.0),
+        d.Ppp(),
+        d.Soteria(),
+        d.DpSgd(),
+        Shy(),
+        d.Chain(parts=(d.NoDefense(), d.Quantisation())),
+        d.Around(inner=d.LaplaceNoise()),
+    ],
+    ids=repr,
+)
+def test_what_dp_sgd_would_discard_is_refused_before_it(before: Defense) -> None:
+    with pytest.raises(SettingError, match="from the batch") as refusal:
+        before | d.DpSgd()
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(SettingError, match="from the batch"):
+        d.Precode() | d.Chain(parts=(before, d.Dropout(), d.DpSgd()))
+
+
+@pytest.mark.parametrize(
+    "before", [d.Precode(), d.Cvb(), d.KeyLock(), d.Dropout(), d.NoBias(), d.Ats(), d.NoDefense()], ids=repr
+)
+def test_what_changes_no_gradient_may_stand_before_dp_sgd(before: Defense) -> None:
+    assert (before | d.DpSgd(clip=3.0) | d.Pruning()).clips() == 3.0
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Secrets, Shape, Target
 
 
@@ -42,6 +43,11 @@ class Defense:
     @property
     def reveals(self) -> bool:
         """Whether the client sends what it drew inside the model along with its update."""
+        return False
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether `on_gradient` makes the update anew from the batch, so that the one it is given does not count."""
         return False
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
@@ -94,10 +100,26 @@ class Chain(Defense):
 
     parts: tuple[Defense, ...] = ()
 
+    def __post_init__(self) -> None:
+        changed: Defense | None = None
+        for part in self.parts:
+            if part.recomputes and changed is not None:
+                anew, lost = type(part).__name__, type(changed).__name__
+                raise SettingError(
+                    f"{anew} makes the gradient anew from the batch, so nothing to its left may change the gradient, "
+                    f"got {lost} there; {'use one of them' if anew == lost else f'put {anew} first'}."
+                )
+            changed = part if changes_gradient(part) else changed
+
     @property
     def reveals(self) -> bool:
         """Whether any part does; what the others draw is then sent as well."""
         return any(part.reveals for part in self.parts)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether any part does."""
+        return any(part.recomputes for part in self.parts)
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         for part in self.parts:
@@ -146,6 +168,10 @@ class Around(Defense):
     def reveals(self) -> bool:
         return self.inner.reveals
 
+    @property
+    def recomputes(self) -> bool:
+        return self.inner.recomputes
+
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         return self.inner.on_model(model, shape)
 
@@ -186,6 +212,15 @@ def parts(defense: Defense) -> tuple[Defense, ...]:
     if isinstance(defense, Around):
         return parts(defense.inner)
     return tuple(part for link in _links(defense) for part in (parts(link) if link is not defense else (link,)))
+
+
+def changes_gradient(defense: Defense) -> bool:
+    """Whether it, or what is joined or stands inside it, has an `on_gradient` of its own."""
+    if isinstance(defense, Chain):
+        return any(map(changes_gradient, defense.parts))
+    if isinstance(defense, Around) and type(defense).on_gradient is Around.on_gradient:
+        return changes_gradient(defense.inner)
+    return type(defense).on_gradient is not Defense.on_gradient
 
 
 def _links(defense: Defense) -> tuple[Defense, ...]:

@@ -40,6 +40,11 @@ class DpSgd(Defense):
                 f"{self.rate}, {self.delta} and {self.steps}."
             )
 
+    @property
+    def recomputes(self) -> bool:
+        """Opacus starts from the batch."""
+        return True
+
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         mixing = [name for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         if mixing:
