@@ -134,7 +134,7 @@ def test_ppp_perturbs_what_lies_before_the_bottleneck_and_nothing_else() -> None
     for defense in (d.Ppp(k=4, sigma=0.1), d.Ppp(k=4, prune=0.9), d.Ppp(k=4, sigma=0.1, position=2)):
         plain, sent, target = send(defense)
         changed = {name for name in plain if not torch.equal(plain[name], sent[name])}
-        assert changed == before_bottleneck(target.model, SHAPE)
+        assert changed == before_bottleneck(target.model, SHAPE, defense)
         layers = {name.split(".")[0] for name in changed}
         assert layers == ({"1", "3"} if defense.position else {"1", "3", "6"})
 

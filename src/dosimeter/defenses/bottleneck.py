@@ -21,7 +21,14 @@ from dosimeter.types import Secret, Shape
 Variant = Literal["paper", "released"]
 
 
-class Bottleneck(nn.Module):
+class Added(nn.Module):
+    """A layer that a defense puts into the model; no other defense takes its parts for the model's own layers."""
+
+    def settle(self) -> None:
+        """Weights or biases were changed from outside; what was computed of them has to be computed again."""
+
+
+class Bottleneck(Added):
     """mean + deviation * noise, where `noise` is a secret; encoder and decoder come from subclasses."""
 
     noise: Tensor
@@ -29,6 +36,7 @@ class Bottleneck(nn.Module):
     def __init__(self, shape: tuple[int, ...], beta: float) -> None:
         super().__init__()
         self._shape, self._beta = shape, beta
+        self.made_by: Defense | None = None  # where that matters to the defense
         self.register_buffer("noise", torch.zeros(1, *shape), persistent=False)
         self.penalty: Tensor | None = None
 
@@ -96,8 +104,8 @@ class Precode(Defense):
     """PRECODE (PPP, Sec. 3.2 and Eq. 2-3; CVB, Sec. III): a variational bottleneck before one of the model's layers.
 
     `k` numbers are drawn, 256 by default or as many as go in where these are fewer; `beta` weighs their divergence from
-    the standard normal, in bits, in the loss. `position` counts the convolutions and linear layers before the
-    bottleneck; by default it stands before the last of them. `before` names a layer or block instead.
+    the standard normal, in bits, in the loss. `position` counts the model's own convolutions and linear layers before
+    the bottleneck; by default it stands before the last of them. `before` names a layer or block instead.
     """
 
     k: int | None = None
@@ -114,7 +122,7 @@ class Precode(Defense):
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         return insert(model, shape, self._layer, position=self.position, before=self.before)
 
-    def _layer(self, inside: tuple[int, ...]) -> nn.Module:
+    def _layer(self, inside: tuple[int, ...]) -> Variational:
         size = math.prod(inside)
         if self.k is not None and self.k > size:
             raise SettingError(
@@ -176,7 +184,7 @@ def _check_beta(beta: float) -> None:
         raise SettingError(f"A bottleneck needs a weight beta of at least 0, got {beta}.")
 
 
-class Tokens(nn.Module):
+class Tokens(Added):
     """A layer for maps on a transformer's tokens (n, P, F), each of which is a map of sqrt(F) x sqrt(F)."""
 
     def __init__(self, layer: nn.Module) -> None:
@@ -211,8 +219,8 @@ def insert(
     Args:
         model: takes images of `shape`.
         make: from the shape of what goes in there, without the batch, to the new layer.
-        position: which of the convolutions and linear layers, in the order in which the model runs them; the last of
-            them by default.
+        position: which of the model's own convolutions and linear layers, in the order in which it runs them; the last
+            of them by default.
         before: the name of any module; it counts where both are given.
     """
     model = copy.deepcopy(model)
@@ -230,8 +238,8 @@ def insert(
 
 
 def weighted(model: nn.Module, shape: Shape, position: int | None) -> str:
-    """The convolution or linear layer at that position, counted from 0 in the order in which the model runs them."""
-    found = [path for path in run_order(model, shape) if isinstance(model.get_submodule(path), nn.Linear | nn.Conv2d)]
+    """The model's own convolution or linear layer at that position, from 0 in the order in which it runs them."""
+    found = [path for path in own_order(model, shape) if isinstance(model.get_submodule(path), nn.Linear | nn.Conv2d)]
     at = len(found) - 1 if position is None else position
     if not 0 < at < len(found):
         raise SettingError(
@@ -239,6 +247,20 @@ def weighted(model: nn.Module, shape: Shape, position: int | None) -> str:
             f"another, expected position 1 to {len(found) - 1}, got {position}."
         )
     return found[at]
+
+
+def own_order(model: nn.Module, shape: Shape) -> list[str]:
+    """The model's own modules in the order in which an image meets them."""
+    own = own_modules(model)
+    return [path for path in run_order(model, shape) if path in own]
+
+
+def own_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """{name: module} of a model without what defenses put in."""
+    added = [path for path, layer in model.named_modules() if isinstance(layer, Added)]
+    return {
+        path: layer for path, layer in model.named_modules() if not any(f"{path}.".startswith(f"{at}.") for at in added)
+    }
 
 
 def run_order(model: nn.Module, shape: Shape) -> dict[str, tuple[int, ...]]:

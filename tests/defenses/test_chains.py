@@ -1,0 +1,150 @@
+"""Defenses side by side: each counts the model's own layers, whatever others put in."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dosimeter as dm
+from dosimeter import clients, models, rng
+from dosimeter.auditing import Setting
+from dosimeter.auditing.job import Job
+from dosimeter.defenses import Cvb, Defense, Dropout, KeyLock, NoBias, Ppp, Precode, Soteria
+from dosimeter.defenses.bottleneck import Bottleneck
+from dosimeter.defenses.fedkl import HiddenLock, Lock
+from dosimeter.defenses.layers import Dropped
+from dosimeter.defenses.ppp import before_bottleneck
+from dosimeter.errors import SettingError
+from dosimeter.types import Victims
+from small import target_of
+
+SHAPE = (1, 16, 16)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        models.Normalise((0.4,), (0.3,)),
+        nn.Conv2d(1, 4, 5, stride=2),
+        nn.Sigmoid(),
+        nn.Conv2d(4, 6, 3, stride=2),
+        nn.Sigmoid(),
+        nn.Flatten(),
+        nn.Linear(24, 12),
+        nn.Sigmoid(),
+        nn.Linear(12, 5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("defense", "where"),
+    [
+        (Cvb(position=1) | Precode(k=4, position=2), ["3", "6"]),
+        (Cvb(position=1) | Dropout(position=2), ["3", "6"]),
+        (Cvb(position=1) | Dropout(), ["3", "8"]),
+        (Cvb(position=1) | Cvb(position=1), ["3", "3"]),
+        (KeyLock(key=4) | Cvb(position=1), ["3"]),
+        (KeyLock(key=4, share="lock") | Cvb(position=1), ["3"]),
+        (Precode(k=4) | KeyLock(key=4) | Dropout(position=2), ["6", "8"]),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("way", ["on_model", "trained"])
+def test_positions_are_of_the_models_own_layers(defense: Defense, where: list[str], way: str) -> None:
+    model = getattr(defense, way)(network(), SHAPE)
+    added = [path for path, layer in model.named_modules() if isinstance(layer, Bottleneck | Dropped)]
+    assert [path.split(".")[0] for path in added] == where
+    assert not any(one.startswith(f"{other}.") for one in added for other in added)
+
+
+def test_a_second_bottleneck_is_not_put_into_the_first() -> None:
+    with pytest.raises(SettingError, match="feature maps"):  # before the first linear layer there are none
+        (Cvb(position=1) | Cvb(position=2)).on_model(network(), SHAPE)
+
+
+@pytest.mark.parametrize("before", [Precode(k=4, position=2), KeyLock(key=4, share="lock"), KeyLock(key=4)], ids=repr)
+@pytest.mark.parametrize("turned", [False, True])
+def test_soteria_defends_a_layer_of_the_models(before: Defense, turned: bool) -> None:
+    chain = Soteria() | before if turned else before | Soteria()
+    target = target_of(chain.on_model(network(), SHAPE), SHAPE)
+    own = "6.layer" if isinstance(before, Precode) else "6"
+    assert Soteria().defended(target.model, SHAPE) == own
+    victims = Victims(torch.rand(1, 1, *SHAPE), torch.tensor([[2]]), torch.zeros(1, 1), ("train:0",))
+    job = Job(network(), victims, Setting(attack=dm.attacks.presets.inverting_gradients(steps=1), defense=chain))
+    (seen,) = job.observe(job.target, victims)
+    weight = seen.gradient[f"{own}.weight"][0]
+    assert int((weight == 0).all(0).sum()) >= int(0.8 * 24)
+    with pytest.raises(SettingError, match="fully connected layer"):
+        Soteria(layer="1.lock.scale").defended(target.model, SHAPE)
+
+
+def test_ppp_perturbs_what_lies_before_its_own_bottleneck() -> None:
+    ppp, early = Ppp(k=4), Ppp(k=3, position=1)
+    for chain in (Cvb(position=1) | ppp, ppp | Cvb(position=1), early | ppp):
+        model = chain.on_model(network(), SHAPE)
+        assert {name.split(".")[0] for name in before_bottleneck(model, SHAPE, ppp)} == {"1", "3", "6"}
+    assert before_bottleneck(model, SHAPE, early) == {"1.weight", "1.bias"}
+
+
+def test_a_lock_does_not_make_a_model_of_convolutions_fully_connected() -> None:
+    bare = nn.Sequential(nn.Conv2d(1, 4, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(SettingError, match="has none"):
+        (KeyLock(key=4) | NoBias()).on_model(bare, SHAPE)
+
+
+@pytest.mark.parametrize("share", ["none", "lock"])
+@pytest.mark.parametrize("round_", ["first", "later"])
+@pytest.mark.parametrize("way", ["on_model", "trained"])
+def test_locks_work_without_biases(share: str, round_: str, way: str) -> None:
+    if share == "lock" and round_ == "later":
+        pytest.skip("the server knows such a lock in every round")
+    lock = KeyLock(key=30, share=share, round=round_)  # type: ignore[arg-type]
+    chain = lock | NoBias()
+    target = target_of(getattr(chain, way)(network(), SHAPE), SHAPE)
+    (layer,) = [m for m in target.model.modules() if isinstance(m, Lock)]
+    assert layer.scale.bias is layer.shift.bias is None
+    assert chain.private(target.model) == (
+        {"1.lock.scale.weight", "1.lock.shift.weight"} if way == "trained" and share == "none" else set()
+    )
+    own = clients.draw_secrets(target, 2, rng.stream(0, "client"))
+    drawn = own | dict(chain.draw(target, 2, rng.stream(0, "client")))
+    images = torch.rand(2, *SHAPE, dtype=torch.float64)
+    found: Tensor = torch.func.functional_call(target.model, drawn, (images,))
+    assert found.isfinite().all()
+    if isinstance(layer, HiddenLock) and round_ == "first":
+        key = torch.rand(30, generator=rng.stream(0, "client"), dtype=torch.float64)
+        with torch.no_grad():
+            made = torch.cat([layer.scale(key), layer.shift(key)])
+            u = drawn["1.lock.hidden"]
+            assert torch.allclose(layer.centre + layer.spread @ u, made, atol=1e-6)  # gamma = W k
+
+
+def test_what_a_server_expects_of_a_lock_without_bias_is_right() -> None:
+    for round_ in ("first", "later"):
+        model = (KeyLock(key=3, round=round_) | NoBias()).on_model(network(), SHAPE)  # type: ignore[arg-type]
+        (lock,) = [m for m in model.modules() if isinstance(m, HiddenLock)]
+        stream = rng.stream(1, "keys")
+        u = torch.stack([lock.draw(stream)["hidden"] for _ in range(800)])
+        assert float(u.mean(0).abs().max()) < 0.15
+        assert float((u.T.cov() - torch.eye(u.shape[1])).abs().max()) < 0.2
+
+
+def test_a_lock_that_is_loaded_is_the_one_that_is_expected() -> None:
+    def lock_of(model: nn.Module) -> HiddenLock:
+        (lock,) = [m for m in model.modules() if isinstance(m, HiddenLock)]
+        return lock
+
+    model, other = (KeyLock(key=30).on_model(network(), SHAPE) for _ in range(2))
+    with torch.no_grad():
+        lock_of(other).scale.weight.mul_(3)
+        lock_of(other).scale.bias.add_(1)
+    model = copy.deepcopy(model)
+    model.load_state_dict(other.state_dict())
+    lock = lock_of(model)
+    key = torch.rand(30, generator=rng.stream(0, "client"), dtype=torch.float64).float()
+    with torch.no_grad():
+        made, middle = (torch.cat([lock.scale(k), lock.shift(k)]) for k in (key, torch.full_like(key, 0.5)))
+    u = lock.draw(rng.stream(0, "client"))["hidden"]
+    assert torch.allclose(lock.centre, middle, atol=1e-5)
+    assert torch.allclose(lock.centre + lock.spread @ u, made, atol=1e-5)
