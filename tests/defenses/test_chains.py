@@ -1,6 +1,7 @@
 """Defenses side by side: each counts the model's own layers, whatever others put in."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import dosimeter as dm
 from dosimeter import clients, models, rng
 from dosimeter.auditing import Setting
 from dosimeter.auditing.job import Job
-from dosimeter.defenses import Cvb, Defense, Dropout, KeyLock, NoBias, Ppp, Precode, Soteria
+from dosimeter.defenses import Cvb, Defense, DpSgd, Dropout, KeyLock, NoBias, Ppp, Precode, Soteria
 from dosimeter.defenses.bottleneck import Bottleneck
 from dosimeter.defenses.fedkl import HiddenLock, Lock
 from dosimeter.defenses.layers import Dropped
@@ -148,3 +149,32 @@ def test_a_lock_that_is_loaded_is_the_one_that_is_expected() -> None:
     u = lock.draw(rng.stream(0, "client"))["hidden"]
     assert torch.allclose(lock.centre, middle, atol=1e-5)
     assert torch.allclose(lock.centre + lock.spread @ u, made, atol=1e-5)
+
+
+class Unused(nn.Sequential):
+    """A network with a layer that it never runs."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(256, 5))
+        self.left = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self[1](self[0](x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("way", ["on_model", "trained"])
+@pytest.mark.parametrize(
+    ("defense", "model", "says"),
+    [
+        (DpSgd() | KeyLock(key=4), network, r"batch norm \('1.norm'\) mixes"),
+        (Dropout() | DpSgd() | Dropout(), lambda: nn.Sequential(Unused(), nn.ReLU(), nn.Linear(5, 5)), "not init"),
+        (DpSgd(), Unused, "Per sample gradient is not initialized"),
+        (DpSgd(), lambda: models.ViT(shape=SHAPE, classes=5, width=8, depth=1, heads=2), "layer with buffers that"),
+    ],
+)
+def test_dp_sgd_refuses_what_opacus_cannot_take(
+    defense: Defense, model: Callable[[], nn.Module], says: str, way: str
+) -> None:
+    with pytest.raises(SettingError, match=says) as refusal:
+        getattr(defense, way)(model(), SHAPE)
+    assert "\n" not in str(refusal.value)

@@ -61,6 +61,9 @@ class Defense:
         """The model that clients run in a federation, with what they keep to themselves in it; see `private`."""
         return self.on_model(model, shape)
 
+    def check(self, model: nn.Module, shape: Shape) -> None:
+        """Refuse a model that it cannot work on, as all defenses leave it."""
+
     def private(self, model: nn.Module) -> frozenset[str]:
         """Names of parameters of such a model that stay with each client."""
         return frozenset()
@@ -124,12 +127,18 @@ class Chain(Defense):
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         for part in self.parts:
             model = part.on_model(model, shape)
+        self.check(model, shape)
         return model
 
     def trained(self, model: nn.Module, shape: Shape) -> nn.Module:
         for part in self.parts:
             model = part.trained(model, shape)
+        self.check(model, shape)
         return model
+
+    def check(self, model: nn.Module, shape: Shape) -> None:
+        for part in self.parts:
+            part.check(model, shape)
 
     def private(self, model: nn.Module) -> frozenset[str]:
         return frozenset().union(*(part.private(model) for part in self.parts))
@@ -177,6 +186,9 @@ class Around(Defense):
 
     def trained(self, model: nn.Module, shape: Shape) -> nn.Module:
         return self.inner.trained(model, shape)
+
+    def check(self, model: nn.Module, shape: Shape) -> None:
+        self.inner.check(model, shape)
 
     def private(self, model: nn.Module) -> frozenset[str]:
         return self.inner.private(model)
