@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,13 +10,16 @@ from torch import Tensor, nn
 
 import dosimeter as dm
 from dosimeter import clients, models, rng
+from dosimeter.attacks.key import recover
 from dosimeter.auditing import Setting
 from dosimeter.auditing.job import Job
+from dosimeter.auditing.target import as_attacked
 from dosimeter.defenses import Cvb, Defense, DpSgd, Dropout, KeyLock, NoBias, Ppp, Precode, Soteria
 from dosimeter.defenses.bottleneck import Bottleneck
 from dosimeter.defenses.fedkl import HiddenLock, Lock
 from dosimeter.defenses.layers import Dropped
 from dosimeter.defenses.ppp import before_bottleneck
+from dosimeter.engine import Matcher
 from dosimeter.errors import SettingError
 from dosimeter.types import Victims
 from small import target_of
@@ -178,3 +182,54 @@ def test_dp_sgd_refuses_what_opacus_cannot_take(
     with pytest.raises(SettingError, match=says) as refusal:
         getattr(defense, way)(model(), SHAPE)
     assert "\n" not in str(refusal.value)
+
+
+STEP = clients.LocalTraining(steps=3, lr=0.1, batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("defense", "step"),
+    [
+        (Precode(k=4) | DpSgd(clip=0.2, sigma=0.0), None),
+        (Cvb(position=1) | DpSgd(clip=0.2, sigma=0.0), None),
+        (DpSgd(clip=0.2, sigma=0.0) | Dropout(rate=0.6), None),
+        (KeyLock(key=9), STEP),
+        (KeyLock(key=9, share="lock"), STEP),
+        (KeyLock(key=9, share="lock") | NoBias(), STEP),
+    ],
+    ids=repr,
+)
+def test_the_truth_explains_an_update_of_several_gradients(
+    defense: Defense, step: clients.LocalTraining | None
+) -> None:
+    torch.manual_seed(4)
+    images, labels = torch.rand(2, 3, *SHAPE), torch.randint(5, (2, 3))
+    victims = Victims(images, labels, torch.arange(6).reshape(2, 3), ("train:0", "train:1"))
+    attack = dm.attacks.presets.inverting_gradients(secrets="known")
+    job = Job(network(), victims, Setting(attack=attack, defense=defense, step=step, dtype=torch.float64))
+    (seen,) = job.observe(job.target, victims)
+    matcher = Matcher(as_attacked(job.target, job.threat, 3), seen.gradient)
+    drawn, norms = seen.secrets or {}, matcher.norms.sum(1)
+    right = matcher(images.double(), labels, torch.arange(2), drawn)
+    wrong = matcher(images.double(), labels, torch.arange(2), {name: u.flip(-1) for name, u in drawn.items()})
+    assert torch.allclose(right.cross.sum(1), norms, rtol=1e-6)
+    assert torch.allclose(right.simulated.sum(1), norms, rtol=1e-6)
+    assert not torch.allclose(wrong.cross.sum(1), norms, rtol=1e-4)
+
+
+def test_local_steps_by_sgd_give_the_key_away() -> None:
+    lock = KeyLock(key=9, share="lock")
+    target = replace(target_of(lock.on_model(network(), SHAPE), SHAPE), step=STEP)
+    drawn = clients.draw_secrets(target, 3, rng.stream(0, "client"))
+    images = torch.rand(3, *SHAPE, dtype=torch.float64)
+    update = clients.gradient(replace(target, drawn=drawn), images, torch.tensor([0, 1, 2]))
+    found = recover(target, {name: g[None] for name, g in update.items()})
+    assert torch.allclose(found["1.lock.key"][0], drawn["1.lock.key"], atol=1e-6)
+
+
+@pytest.mark.parametrize("defense", [Precode(k=4), Cvb(position=1), Dropout()], ids=repr)
+def test_local_training_with_a_draw_for_every_pass_is_refused(defense: Defense) -> None:
+    victims = Victims(torch.rand(1, 2, *SHAPE), torch.tensor([[1, 2]]), torch.zeros(1, 2), ("train:0",))
+    setting = Setting(attack=dm.attacks.presets.inverting_gradients(), defense=defense, step=STEP)
+    with pytest.raises(SettingError, match="new numbers inside the model in every pass"):
+        Job(network(), victims, setting)

@@ -5,7 +5,7 @@ Both are pure and differentiable in the batch, so that an attack can simulate th
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dosimeter.clients import optimisers
 from dosimeter.errors import SettingError
-from dosimeter.types import Gradient, Step, Target
+from dosimeter.types import Gradient, Secrets, Step, Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,14 @@ class ClippedGradient:
                 "Clipping needs every image's own gradient, but batch norm by the batch mixes the images; "
                 "use running statistics."
             )
-        each = vmap(grad(target.objective), in_dims=(None, 0, 0))(parameters, images.unsqueeze(1), labels.unsqueeze(1))
+        scopes = {name: secret.scope for name, secret in target.secrets.items()}
+        own = {name: u.unsqueeze(1) for name, u in target.drawn.items() if scopes[name] == "image"}  # (B, 1, ...)
+
+        def objective(parameters: Gradient, drawn: Secrets, image: Tensor, label: Tensor) -> Tensor:
+            return replace(target, drawn={**target.drawn, **drawn}).objective(parameters, image, label)
+
+        slopes = vmap(grad(objective), in_dims=(None, 0, 0, 0))
+        each = slopes(parameters, own, images.unsqueeze(1), labels.unsqueeze(1))
         norms = (
             torch.stack([g.flatten(1).square().sum(1) for g in each.values()]).sum(0).clamp_min(1e-24).sqrt()
         )  # (B,)

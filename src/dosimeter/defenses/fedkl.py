@@ -179,7 +179,7 @@ class KeyLock(Defense):
             client's own, drawn as a fresh one.
 
     Deviations: a lock of later rounds has been trained away from the server's and is not independent of it; taking it
-    so is in the defense's favour.
+    so is in the defense's favour. In audits of local training a lock that is not sent stays as it is for all steps.
     """
 
     key: int = 1024
