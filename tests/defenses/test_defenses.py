@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dosimeter import clients, models, rng
 from dosimeter import defenses as d
+from dosimeter.attacks import treatments
 from dosimeter.defenses import Defense, Moment
 from dosimeter.defenses.ats import OPERATIONS, transform
 from dosimeter.defenses.ppp import before_bottleneck
@@ -207,6 +208,17 @@ def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
     kept = layer(torch.ones(1000, 24))
     assert float((kept == 0).float().mean()) == pytest.approx(0.3, abs=0.02)
     assert float(kept.mean()) == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5, 0.8])
+def test_dropout_at_the_mean_of_its_mask_is_the_model_without_it(rate: float) -> None:
+    target = target_of(d.Dropout(rate=rate).on_model(network(), SHAPE), SHAPE)
+    drawn = clients.draw_secrets(target, 3, rng.stream(0, "secrets"))
+    images, labels = batch()
+    plain = clients.gradient(target_of(network(), SHAPE), images, labels)
+    for supposed in (treatments.Mean().values({}, drawn, {}), {}):  # or nothing was given yet
+        found = clients.gradient(replace(target, drawn=supposed), images, labels)
+        assert all(torch.allclose(found[name.replace("8.", "8.layer.")], g) for name, g in plain.items())
 
 
 def test_ats_trains_on_what_pillow_makes_of_the_image() -> None:

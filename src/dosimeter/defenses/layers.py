@@ -15,7 +15,8 @@ from dosimeter.types import Secret, Shape
 class Dropped(Added):
     """x * mask / (1 - rate), where the mask is the client's: an entry is kept where its secret is above a threshold.
 
-    Forward it is 0 or 1; its slope is that of a sigmoid, so that a search can move it.
+    Forward it is 0 or 1; its slope is that of a sigmoid, so that a search can move it. A secret of exactly 0, which no
+    draw is, stands for the mean of the mask, 1 - rate.
     """
 
     noise: Tensor
@@ -25,8 +26,7 @@ class Dropped(Added):
         self._shape, self._rate = shape, rate
         self._threshold = float(torch.special.ndtri(torch.tensor(rate, dtype=torch.float64)))
         self.penalty: Tensor | None = None
-        # Until a draw is given every entry is kept.
-        self.register_buffer("noise", torch.full((1, *shape), self._threshold + 1), persistent=False)
+        self.register_buffer("noise", torch.zeros(1, *shape), persistent=False)
 
     def secrets(self) -> dict[str, Secret]:
         return {"noise": Secret(self._shape)}
@@ -35,7 +35,7 @@ class Dropped(Added):
         above = self.noise - self._threshold
         soft = torch.sigmoid(4 * above)
         mask = (above > 0).to(x) + soft - soft.detach()
-        return x * mask / (1 - self._rate)
+        return x * torch.where(self.noise == 0, 1.0, mask / (1 - self._rate))
 
 
 def for_use(model: nn.Module) -> nn.Module:
