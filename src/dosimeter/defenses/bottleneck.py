@@ -58,16 +58,20 @@ class Bottleneck(Added):
 
 
 class Variational(Bottleneck):
-    """Fully connected: Linear(d, 2 K), a draw of K numbers, Linear(K, d)."""
+    """Fully connected: Linear(d, 2 K), a draw of K numbers, Linear(K, d).
 
-    def __init__(self, size: int, k: int, beta: float, *, bias: bool) -> None:
+    What is encoded beside the means becomes deviations by softplus, or is the `logarithm` of their squares.
+    """
+
+    def __init__(self, size: int, k: int, beta: float, *, bias: bool, logarithm: bool = False) -> None:
         super().__init__((k,), beta)
+        self._logarithm = logarithm
         self.encoder = nn.Linear(size, 2 * k, bias=bias)
         self.decoder = nn.Linear(k, size, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         mean, raw = self.encoder(x.flatten(1)).chunk(2, dim=1)
-        deviation = F.softplus(raw)
+        deviation = (raw / 2).exp() if self._logarithm else F.softplus(raw)
         drawn = self.sample(mean, deviation, gaussian_divergence(mean, deviation))
         decoded: Tensor = self.decoder(drawn)
         return decoded.reshape(x.shape)
@@ -106,18 +110,32 @@ class Precode(Defense):
     `k` numbers are drawn, 256 by default or as many as go in where these are fewer; `beta` weighs their divergence from
     the standard normal, in bits, in the loss. `position` counts the model's own convolutions and linear layers before
     the bottleneck; by default it stands before the last of them. `before` names a layer or block instead.
+
+    `variant` "paper" has deviations by softplus and a beta of 1e-3 by default. "bayes" is the Bayes paper's program
+    (Sec. 5): deviations exp(v / 2) of encoded v, and a beta of 0 by default, since the loss whose gradient it attacks
+    has no divergence.
     """
 
     k: int | None = None
-    beta: float = 1e-3
+    beta: float | None = None
     position: int | None = None
     before: str | None = None
     bias: bool = True
+    variant: Literal["paper", "bayes"] = "paper"
 
     def __post_init__(self) -> None:
         if self.k is not None and self.k < 1:
             raise SettingError(f"PRECODE needs a bottleneck of k of at least 1, got {self.k}.")
-        _check_beta(self.beta)
+        if self.variant not in ("paper", "bayes"):
+            raise SettingError(unknown("variant", self.variant, ("paper", "bayes")))
+        _check_beta(self.weight)
+
+    @property
+    def weight(self) -> float:
+        """Of the divergence in the loss."""
+        if self.beta is not None:
+            return self.beta
+        return 0.0 if self.variant == "bayes" else 1e-3
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         return insert(model, shape, self._layer, position=self.position, before=self.before)
@@ -129,7 +147,8 @@ class Precode(Defense):
                 f"PRECODE's bottleneck of k = {self.k} is wider than the {size} numbers that go into it there; "
                 f"choose k up to {size} or an earlier position."
             )
-        return Variational(size, self.k or min(256, size), self.beta, bias=self.bias)
+        k, logarithm = self.k or min(256, size), self.variant == "bayes"
+        return Variational(size, k, self.weight, bias=self.bias, logarithm=logarithm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +156,8 @@ class Cvb(Defense):
     """The convolutional variational bottleneck (CVB, Sec. IV): PRECODE for feature maps, early in the model.
 
     `kernel` and `scale` are the paper's k_E and s_E = K / C; `beta` weighs the divergence (Eq. 3), which the released
-    program computes as if the deviation were the logarithm of a variance (`variant`). `position` and `before` as in
+    program computes as if the deviation were the logarithm of a variance (`variant`); layers and draw are the same in
+    both. `position` and `before` as in
     `Precode`, several of either put a bottleneck at each; after the first convolution by default. Tokens (P, F) of a
     transformer are taken as P maps of sqrt(F) x sqrt(F) (Sec. VI-C): `before=blocks.1`.
     """
