@@ -56,7 +56,7 @@ class DpSgd(Defense):
         if mixing:
             raise SettingError(
                 f"DP-SGD needs one gradient an example, but batch norm ({mixing[0]!r}) mixes the examples of a batch; "
-                "use group norm instead, for instance --model resnet18-gn."
+                "use group norm instead, for instance --model resnet18-gn, and no defense that adds batch norm (fedkl)."
             )
         reason = _refusal(model, shape)
         if reason is not None:
