@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from dosimeter import clients, models, trees
 from dosimeter.attacks import RecoverKey, Search, SolveLock, Stop, optimisers, presets, schedules, treatments
-from dosimeter.attacks.key import key_of, recover
+from dosimeter.attacks.key import key_by_rank_one, key_of, recover
 from dosimeter.attacks.unlock import solve_lock
 from dosimeter.auditing import Setting
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.target import as_attacked
-from dosimeter.defenses import KeyLock
+from dosimeter.defenses import KeyLock, NoBias
 from dosimeter.defenses.fedkl import Lock
 from dosimeter.engine import Matcher
 from dosimeter.errors import SettingError
@@ -140,6 +140,30 @@ def test_a_key_is_the_ratio_of_its_gradients(rows: int, size: int, seed: int) ->
     found = key_of(slopes[..., None] * key[:, None], slopes)
     expected = [k if s.any() else torch.full_like(k, 0.5) for k, s in zip(key, slopes, strict=True)]
     assert torch.allclose(found, torch.stack(expected), atol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 1024), st.integers(0, 1000))
+def test_without_a_bias_a_key_is_known_up_to_its_largest_entry(rows: int, size: int, seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    key = torch.rand(2, size, generator=rng, dtype=torch.float64)
+    slopes = torch.randn(2, rows, generator=rng, dtype=torch.float64)
+    found = key_by_rank_one(slopes[..., None] * key[:, None])
+    assert torch.allclose(found, key / key.amax(1, keepdim=True) * size / (size + 1), atol=1e-9)
+    assert torch.equal(key_by_rank_one(torch.zeros(1, rows, size)), torch.full((1, size), 0.5))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_key_of_a_lock_without_bias_is_recovered(batch: int) -> None:
+    lock = KeyLock(share="lock")
+    target = target_of((lock | NoBias()).on_model(network(), SHAPE), SHAPE)
+    torch.manual_seed(2)
+    seen = seen_by(target, lock, torch.rand(2, batch, *SHAPE), torch.randint(5, (2, batch)), [1, 2])
+    presets.recover_key().check(target, batch)
+    (name,) = target.secrets
+    found, true = (torch.special.ndtr(u[name]) for u in (recover(target, seen.gradient), seen.secrets or {}))
+    assert torch.allclose(found.norm(dim=1), true.norm(dim=1), rtol=0.01)
+    assert torch.allclose(torch.cosine_similarity(found, true), torch.ones(2, dtype=torch.float64), atol=1e-12)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

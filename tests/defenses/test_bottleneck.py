@@ -49,7 +49,24 @@ def test_divergence_is_torchs() -> None:
     assert torch.allclose(gaussian_divergence(mean, deviation), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("defense", [Precode(k=4), Precode(k=4, position=2), Cvb(), Cvb(variant="released")], ids=repr)
+def decoder(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias of the one there is."""
+    weight, bias = (p for name, p in model.named_parameters() if ".decoder." in name)
+    return weight, bias
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        Precode(k=4),
+        Precode(k=4, position=2),
+        Precode(k=4, variant="bayes"),
+        Precode(k=4, variant="bayes", beta=0.5),
+        Cvb(),
+        Cvb(variant="released"),
+    ],
+    ids=repr,
+)
 def test_the_penalty_is_a_mean_over_images_in_bits(defense: Defense) -> None:
     model = defense.on_model(cnn(), SHAPE).double().eval()
     images, labels = torch.rand(3, *SHAPE, dtype=torch.float64), torch.tensor([1, 2, 3])
@@ -62,14 +79,18 @@ def test_the_penalty_is_a_mean_over_images_in_bits(defense: Defense) -> None:
     output = torch.func.functional_call(model, drawn, (images,))
     if isinstance(defense, Precode):
         mean, raw = seen["encoder"].chunk(2, 1)
-        deviation = F.softplus(raw)
+        deviation = (raw / 2).exp() if defense.variant == "bayes" else F.softplus(raw)
+        assert torch.allclose(seen["decoder"], F.linear(mean + deviation * next(iter(drawn.values())), *decoder(model)))
+        beta = {"paper": 1e-3, "bayes": 0.0}[defense.variant] if defense.beta is None else defense.beta
     else:
+        assert isinstance(defense, Cvb)
+        beta = defense.beta
         mean, deviation = seen["mean"], F.softplus(seen["deviation"].clamp(-5, 5))
     each = kl_divergence(Normal(mean, deviation), Normal(torch.zeros_like(mean), torch.ones_like(mean)))
     if getattr(defense, "variant", "paper") == "released":
         each = (mean.square() + deviation.exp() - deviation - 1) / 2
     # A sum over numbers or channels, a mean over images and positions.
-    extra = defense.beta * each.sum(1).mean() / math.log(2)  # type: ignore[attr-defined]
+    extra = beta * each.sum(1).mean() / math.log(2)
     whole = replace(target, drawn=drawn).objective(target.parameters, images, labels)
     assert torch.allclose(whole, F.cross_entropy(output, labels) + extra)
     assert torch.allclose(
@@ -115,6 +136,8 @@ def test_bad_settings_are_refused() -> None:
         Cvb(kernel=4)
     with pytest.raises(SettingError, match="variant"):
         Cvb(variant="other")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="variant"):
+        Precode(variant="released")  # type: ignore[arg-type]
 
 
 def build(name: str) -> nn.Module:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dosimeter import clients, models, rng
 from dosimeter import defenses as d
+from dosimeter.attacks import treatments
 from dosimeter.defenses import Defense, Moment
 from dosimeter.defenses.ats import OPERATIONS, Scored, transform
 from dosimeter.defenses.ppp import before_bottleneck
@@ -134,7 +135,7 @@ def test_ppp_perturbs_what_lies_before_the_bottleneck_and_nothing_else() -> None
     for defense in (d.Ppp(k=4, sigma=0.1), d.Ppp(k=4, prune=0.9), d.Ppp(k=4, sigma=0.1, position=2)):
         plain, sent, target = send(defense)
         changed = {name for name in plain if not torch.equal(plain[name], sent[name])}
-        assert changed == before_bottleneck(target.model, SHAPE)
+        assert changed == before_bottleneck(target.model, SHAPE, defense)
         layers = {name.split(".")[0] for name in changed}
         assert layers == ({"1", "3"} if defense.position else {"1", "3", "6"})
 
@@ -209,6 +210,17 @@ def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
     assert float(kept.mean()) == pytest.approx(1.0, abs=0.03)
 
 
+@pytest.mark.parametrize("rate", [0.3, 0.5, 0.8])
+def test_dropout_at_the_mean_of_its_mask_is_the_model_without_it(rate: float) -> None:
+    target = target_of(d.Dropout(rate=rate).on_model(network(), SHAPE), SHAPE)
+    drawn = clients.draw_secrets(target, 3, rng.stream(0, "secrets"))
+    images, labels = batch()
+    plain = clients.gradient(target_of(network(), SHAPE), images, labels)
+    for supposed in (treatments.Mean().values({}, drawn, {}), {}):  # or nothing was given yet
+        found = clients.gradient(replace(target, drawn=supposed), images, labels)
+        assert all(torch.allclose(found[name.replace("8.", "8.layer.")], g) for name, g in plain.items())
+
+
 def test_ats_trains_on_what_pillow_makes_of_the_image() -> None:
     place = next(i for i, (name, _) in enumerate(OPERATIONS) if name == "equalize")
     image = torch.rand(3, 8, 8)
@@ -280,8 +292,44 @@ def test_defenses_act_from_left_to_right() -> None:
     plain, sent, _ = send(AddOne() | Double())
     assert torch.equal(sent["8.bias"], 2 * (plain["8.bias"] + 1))
     assert len((Double() | AddOne() | Double()).parts) == 3  # type: ignore[attr-defined]
-    assert (d.DpSgd(clip=3.0) | d.DpSgd(clip=2.0)).clips() == 2.0
+    assert (d.Precode() | d.DpSgd(clip=2.0) | Double()).clips() == 2.0
     assert (Double() | AddOne()).clips() is None
+
+
+class Shy(d.Dropout):
+    """A defense of a user's own, made from another."""
+
+    def on_gradient(self, gradient, moment, rng):  # type: ignore[no-untyped-def]
+        return {name: g / 2 for name, g in gradient.items()}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        d.Pruning(ratio=0.99),
+        d.GaussianNoise(sigma=10.0),
+        d.Ppp(),
+        d.Soteria(),
+        d.DpSgd(),
+        Shy(),
+        d.Chain(parts=(d.NoDefense(), d.Quantisation())),
+        d.Around(inner=d.LaplaceNoise()),
+    ],
+    ids=repr,
+)
+def test_what_dp_sgd_would_discard_is_refused_before_it(before: Defense) -> None:
+    with pytest.raises(SettingError, match="from the batch") as refusal:
+        before | d.DpSgd()
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(SettingError, match="from the batch"):
+        d.Precode() | d.Chain(parts=(before, d.Dropout(), d.DpSgd()))
+
+
+@pytest.mark.parametrize(
+    "before", [d.Precode(), d.Cvb(), d.KeyLock(), d.Dropout(), d.NoBias(), d.Ats(), d.NoDefense()], ids=repr
+)
+def test_what_changes_no_gradient_may_stand_before_dp_sgd(before: Defense) -> None:
+    assert (before | d.DpSgd(clip=3.0) | d.Pruning()).clips() == 3.0
 
 
 @pytest.mark.parametrize(

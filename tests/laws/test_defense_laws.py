@@ -66,36 +66,40 @@ def victims() -> Victims:
     return dm.pick(dm.load("mnist-5k", size=16), 1, seed=3)
 
 
-INSIDE = {"precode", "ppp", "cvb", "dropout", "fedkl"}
+DEFENSES = {name: make() for name, make in defenses.BY_NAME.items()} | {
+    "fedkl:share=lock": defenses.KeyLock(share="lock"),
+    "fedkl:share=lock|no-bias": defenses.KeyLock(share="lock") | defenses.NoBias(),
+}
+LOCKED = {name for name in DEFENSES if name.startswith("fedkl")}
+INSIDE = LOCKED | {"precode", "ppp", "cvb", "dropout"}
 """Defenses that draw numbers inside the model."""
 
 REFUSED = {
-    **{("ignore", name): "draws none" for name in defenses.BY_NAME if name not in INSIDE},
-    **{("eliminate", name): "draws" for name in defenses.BY_NAME if name not in {"precode", "ppp", "cvb"}},
-    **{("unlock", name): "defense that has one" for name in defenses.BY_NAME if name != "fedkl"},
-    **{("recover-key", name): "fedkl:share=lock" for name in defenses.BY_NAME},
+    **{("ignore", name): "draws none" for name in DEFENSES if name not in INSIDE},
+    **{("eliminate", name): "draws" for name in DEFENSES if name not in {"precode", "ppp", "cvb"}},
+    **{("unlock", name): "defense that has one" for name in DEFENSES if name not in LOCKED},
+    **{("recover-key", name): "fedkl:share=lock" for name in DEFENSES if "share=lock" not in name},
     **{("analytic", name): "layers in a row" for name in INSIDE},
     ("features", "no-bias"): "with a bias",
+    ("features", "fedkl:share=lock|no-bias"): "with a bias",
     **{(name, "dp-sgd"): "solves one gradient" for name in ("analytic", "features", "eliminate")},
-    **{("eliminate", name): "enters otherwise" for name in ("dropout", "fedkl")},
+    **{("eliminate", name): "enters otherwise" for name in ("dropout", *LOCKED)},
 }
 """(attack, defense): what the refusal says."""
 
 
-@pytest.mark.parametrize("defense", defenses.BY_NAME)
+@pytest.mark.parametrize("defense", DEFENSES)
 @pytest.mark.parametrize("attack", presets.BY_NAME)
 def test_it_runs_or_says_why_not(attack: str, defense: str) -> None:
     reason = REFUSED.get((attack, defense))
 
     def run() -> dm.Result:
-        return dm.audit(
-            network(), victims(), attack=attacks()[attack], defense=defenses.BY_NAME[defense](), progress=False
-        )
+        return dm.audit(network(), victims(), attack=attacks()[attack], defense=DEFENSES[defense], progress=False)
 
     if reason is None:
         result = run()
         assert result.images.isfinite().all()
-        assert result.settings["defense"] == ("none" if defense == "none" else repr(defenses.BY_NAME[defense]()))
+        assert result.settings["defense"] == ("none" if defense == "none" else repr(DEFENSES[defense]))
         return
     with pytest.raises(SettingError, match=reason) as refusal:
         run()

@@ -6,6 +6,13 @@ A lock is a fully connected layer of the key k alone, gamma = W k + b, so its gr
 
 and its weight's rows divided by its bias's entries are the key (Inverting Gradients, Prop. 1), however many images are
 in the update. FedKL's "the reverse is not possible" (Sec. IV-E) does not hold.
+
+Without a bias, gamma = W k, the right singular vector of dL/dW is the key up to a factor. Its sign is that of a key
+from [0, 1); its size is known only from the largest of S uniform numbers, S / (S + 1) in expectation with a deviation
+of about 1 / S. Gamma and beta are then right up to that one factor.
+
+Steps of local training by SGD add up to rank one as well. With Adam or weight decay they do not, and what is found is
+the key that fits best.
 """
 
 from collections.abc import Sequence
@@ -69,8 +76,10 @@ def recover(target: Target, gradient: Gradient) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for path, (layer, linear) in _locks(target).items():
         rows = torch.cat([gradient[f"{name}.weight"] for name in linear], 1).double()  # (V, R, S)
-        slopes = torch.cat([gradient[f"{name}.bias"] for name in linear], 1).double()  # (V, R)
-        for name, value in layer.drawn_for(key_of(rows, slopes)).items():
+        biases = [gradient[f"{name}.bias"] for name in linear if f"{name}.bias" in gradient]
+        biased = len(biases) == len(linear)
+        key = key_of(rows, torch.cat(biases, 1).double()) if biased else key_by_rank_one(rows)
+        for name, value in layer.drawn_for(key).items():
             found[f"{path}.{name}".removeprefix(".")] = value.to(target.mean)
     return found
 
@@ -85,6 +94,19 @@ def key_of(rows: Tensor, slopes: Tensor) -> Tensor:
     return torch.where(size > 0, key, 0.5).clamp(0, 1)
 
 
+def key_by_rank_one(rows: Tensor) -> Tensor:
+    """(V, S) the key in [0, 1) with rows (V, R, S) = slopes k^T of slopes that are not known.
+
+    The direction is exact. The scale is that at which the largest entry is S / (S + 1), what the largest of S uniform
+    numbers is in expectation, so it is known to about 1 / S only. Where the rows are all 0 the mean, 1/2, is returned.
+    """
+    size = rows.shape[2]
+    direction = torch.linalg.svd(rows, full_matrices=False).Vh[:, 0]  # (V, S)
+    direction = direction * direction.sum(1, keepdim=True).sign()
+    key = direction / direction.amax(1, keepdim=True) * size / (size + 1)
+    return torch.where(rows.abs().amax((1, 2)).unsqueeze(1) > 0, key, 0.5).clamp(0, 1)
+
+
 def _locks(target: Target) -> dict[str, tuple[Keyed, list[str]]]:
     """{path: a keyed layer whose gradients are in the update, and the names of its linear layers}"""
     sent = target.parameters
@@ -92,7 +114,7 @@ def _locks(target: Target) -> dict[str, tuple[Keyed, list[str]]]:
     for path, layer in target.model.named_modules():
         parts = [name for name, part in layer.named_children() if isinstance(part, nn.Linear)]
         linear = [f"{path}.{name}".removeprefix(".") for name in parts]
-        linear = [name for name in linear if f"{name}.weight" in sent and f"{name}.bias" in sent]
+        linear = [name for name in linear if f"{name}.weight" in sent]
         if linear and isinstance(layer, Keyed):
             found[path] = (layer, linear)
     if not found:

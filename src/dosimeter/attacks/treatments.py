@@ -99,7 +99,7 @@ class Guessed:
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """At their mean of 0: the model without its noise."""
+    """At their mean of 0: the model without its noise, where layers that drop units drop none and scale none."""
 
     granted, draws, searched = False, 1, False
 

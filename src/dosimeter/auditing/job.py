@@ -162,8 +162,12 @@ def described(target: Target, setting: Setting, batch: int) -> dict[str, Any]:
 
 
 def check_secrets(target: Target) -> None:
-    """Refuse local training of a model that draws numbers in every pass."""
-    if target.secrets and target.step is not None:
+    """Refuse local training of a model that draws numbers for every image in every pass.
+
+    One gradient an example is one pass, and what a client draws for good, such as a key, is the same in all of them.
+    """
+    fresh = any(secret.scope == "image" for secret in target.secrets.values())
+    if fresh and not isinstance(target.step, clients.ClippedGradient | None):
         raise SettingError(
             f"The defense draws new numbers inside the model in every pass, and {target.step!r} takes several; "
             "audit it on one gradient."

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Secrets, Shape, Target
 
 
@@ -44,6 +45,11 @@ class Defense:
         """Whether the client sends what it drew inside the model along with its update."""
         return False
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether `on_gradient` makes the update anew from the batch, so that the one it is given does not count."""
+        return False
+
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         """The model that all train, for instance with layers added; a copy where it differs.
 
@@ -54,6 +60,9 @@ class Defense:
     def trained(self, model: nn.Module, shape: Shape) -> nn.Module:
         """The model that clients run in a federation, with what they keep to themselves in it; see `private`."""
         return self.on_model(model, shape)
+
+    def check(self, model: nn.Module, shape: Shape) -> None:
+        """Refuse a model that it cannot work on, as all defenses leave it."""
 
     def private(self, model: nn.Module) -> frozenset[str]:
         """Names of parameters of such a model that stay with each client."""
@@ -94,20 +103,42 @@ class Chain(Defense):
 
     parts: tuple[Defense, ...] = ()
 
+    def __post_init__(self) -> None:
+        changed: Defense | None = None
+        for part in self.parts:
+            if part.recomputes and changed is not None:
+                anew, lost = type(part).__name__, type(changed).__name__
+                raise SettingError(
+                    f"{anew} makes the gradient anew from the batch, so nothing to its left may change the gradient, "
+                    f"got {lost} there; {'use one of them' if anew == lost else f'put {anew} first'}."
+                )
+            changed = part if changes_gradient(part) else changed
+
     @property
     def reveals(self) -> bool:
         """Whether any part does; what the others draw is then sent as well."""
         return any(part.reveals for part in self.parts)
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether any part does."""
+        return any(part.recomputes for part in self.parts)
+
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         for part in self.parts:
             model = part.on_model(model, shape)
+        self.check(model, shape)
         return model
 
     def trained(self, model: nn.Module, shape: Shape) -> nn.Module:
         for part in self.parts:
             model = part.trained(model, shape)
+        self.check(model, shape)
         return model
+
+    def check(self, model: nn.Module, shape: Shape) -> None:
+        for part in self.parts:
+            part.check(model, shape)
 
     def private(self, model: nn.Module) -> frozenset[str]:
         return frozenset().union(*(part.private(model) for part in self.parts))
@@ -146,11 +177,18 @@ class Around(Defense):
     def reveals(self) -> bool:
         return self.inner.reveals
 
+    @property
+    def recomputes(self) -> bool:
+        return self.inner.recomputes
+
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         return self.inner.on_model(model, shape)
 
     def trained(self, model: nn.Module, shape: Shape) -> nn.Module:
         return self.inner.trained(model, shape)
+
+    def check(self, model: nn.Module, shape: Shape) -> None:
+        self.inner.check(model, shape)
 
     def private(self, model: nn.Module) -> frozenset[str]:
         return self.inner.private(model)
@@ -186,6 +224,15 @@ def parts(defense: Defense) -> tuple[Defense, ...]:
     if isinstance(defense, Around):
         return parts(defense.inner)
     return tuple(part for link in _links(defense) for part in (parts(link) if link is not defense else (link,)))
+
+
+def changes_gradient(defense: Defense) -> bool:
+    """Whether it, or what is joined or stands inside it, has an `on_gradient` of its own."""
+    if isinstance(defense, Chain):
+        return any(map(changes_gradient, defense.parts))
+    if isinstance(defense, Around) and type(defense).on_gradient is Around.on_gradient:
+        return changes_gradient(defense.inner)
+    return type(defense).on_gradient is not Defense.on_gradient
 
 
 def _links(defense: Defense) -> tuple[Defense, ...]:

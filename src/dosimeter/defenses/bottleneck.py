@@ -22,7 +22,14 @@ from dosimeter.types import Secret, Shape
 Variant = Literal["paper", "released"]
 
 
-class Bottleneck(nn.Module):
+class Added(nn.Module):
+    """A layer that a defense puts into the model; no other defense takes its parts for the model's own layers."""
+
+    def settle(self) -> None:
+        """Weights or biases were changed from outside; what was computed of them has to be computed again."""
+
+
+class Bottleneck(Added):
     """mean + deviation * noise, where `noise` is a secret; encoder and decoder come from subclasses."""
 
     noise: Tensor
@@ -30,6 +37,7 @@ class Bottleneck(nn.Module):
     def __init__(self, shape: tuple[int, ...], beta: float) -> None:
         super().__init__()
         self._shape, self._beta = shape, beta
+        self.made_by: Defense | None = None  # where that matters to the defense
         self.register_buffer("noise", torch.zeros(1, *shape), persistent=False)
         self.penalty: Tensor | None = None
 
@@ -51,16 +59,20 @@ class Bottleneck(nn.Module):
 
 
 class Variational(Bottleneck):
-    """Fully connected: Linear(d, 2 K), a draw of K numbers, Linear(K, d)."""
+    """Fully connected: Linear(d, 2 K), a draw of K numbers, Linear(K, d).
 
-    def __init__(self, size: int, k: int, beta: float, *, bias: bool) -> None:
+    What is encoded beside the means becomes deviations by softplus, or is the `logarithm` of their squares.
+    """
+
+    def __init__(self, size: int, k: int, beta: float, *, bias: bool, logarithm: bool = False) -> None:
         super().__init__((k,), beta)
+        self._logarithm = logarithm
         self.encoder = nn.Linear(size, 2 * k, bias=bias)
         self.decoder = nn.Linear(k, size, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         mean, raw = self.encoder(x.flatten(1)).chunk(2, dim=1)
-        deviation = F.softplus(raw)
+        deviation = (raw / 2).exp() if self._logarithm else F.softplus(raw)
         drawn = self.sample(mean, deviation, gaussian_divergence(mean, deviation))
         decoded: Tensor = self.decoder(drawn)
         return decoded.reshape(x.shape)
@@ -97,32 +109,47 @@ class Precode(Defense):
     """PRECODE (PPP, Sec. 3.2 and Eq. 2-3; CVB, Sec. III): a variational bottleneck before one of the model's layers.
 
     `k` numbers are drawn, 256 by default or as many as go in where these are fewer; `beta` weighs their divergence from
-    the standard normal, in bits, in the loss. `position` counts the convolutions and linear layers before the
-    bottleneck; by default it stands before the last of them. `before` names a layer or block instead.
+    the standard normal, in bits, in the loss. `position` counts the model's own convolutions and linear layers before
+    the bottleneck; by default it stands before the last of them. `before` names a layer or block instead.
+
+    `variant` "paper" has deviations by softplus and a beta of 1e-3 by default. "bayes" is the Bayes paper's program
+    (Sec. 5): deviations exp(v / 2) of encoded v, and a beta of 0 by default, since the loss whose gradient it attacks
+    has no divergence.
     """
 
     k: int | None = None
-    beta: float = 1e-3
+    beta: float | None = None
     position: int | None = None
     before: str | None = None
     bias: bool = True
+    variant: Literal["paper", "bayes"] = "paper"
 
     def __post_init__(self) -> None:
         if self.k is not None and self.k < 1:
             raise SettingError(f"PRECODE needs a bottleneck of k of at least 1, got {self.k}.")
-        _check_beta(self.beta)
+        if self.variant not in ("paper", "bayes"):
+            raise SettingError(unknown("variant", self.variant, ("paper", "bayes")))
+        _check_beta(self.weight)
+
+    @property
+    def weight(self) -> float:
+        """Of the divergence in the loss."""
+        if self.beta is not None:
+            return self.beta
+        return 0.0 if self.variant == "bayes" else 1e-3
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         return insert(model, shape, self._layer, position=self.position, before=self.before)
 
-    def _layer(self, inside: tuple[int, ...]) -> nn.Module:
+    def _layer(self, inside: tuple[int, ...]) -> Variational:
         size = math.prod(inside)
         if self.k is not None and self.k > size:
             raise SettingError(
                 f"PRECODE's bottleneck of k = {self.k} is wider than the {size} numbers that go into it there; "
                 f"choose k up to {size} or an earlier position."
             )
-        return Variational(size, self.k or min(256, size), self.beta, bias=self.bias)
+        k, logarithm = self.k or min(256, size), self.variant == "bayes"
+        return Variational(size, k, self.weight, bias=self.bias, logarithm=logarithm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +157,10 @@ class Cvb(Defense):
     """The convolutional variational bottleneck (CVB, Sec. IV): PRECODE for feature maps, early in the model.
 
     `kernel` and `scale` are the paper's k_E and s_E = K / C; `beta` weighs the divergence (Eq. 3), which the released
-    program computes as if the deviation were the logarithm of a variance (`variant`). `position` and `before` as in
-    `Precode`, several of either put a bottleneck at each. By default it stands behind the first convolution, or where
-    a shortcut leads around that place behind the first block (Sec. VI-D). Tokens (P, F) of a transformer are taken as P
-    maps of sqrt(F) x sqrt(F).
+    program computes as if the deviation were the logarithm of a variance (`variant`); layers and draw are the same in
+    both. `position` and `before` as in `Precode`, several of either put a bottleneck at each. By default it stands
+    behind the first convolution, or where a shortcut leads around that place behind the first block (Sec. VI-D).
+    Tokens (P, F) of a transformer are taken as P maps of sqrt(F) x sqrt(F).
     """
 
     kernel: int = 5
@@ -159,7 +186,7 @@ class Cvb(Defense):
 
     def _places(self, model: nn.Module, shape: Shape) -> list[str]:
         if self.position is None:
-            return [behind_first_block(model, shape, list(run_order(model, shape)), weighted(model, shape, 1))]
+            return [behind_first_block(model, shape, list(own_order(model, shape)), weighted(model, shape, 1))]
         positions = (self.position,) if isinstance(self.position, int) else self.position
         return [weighted(model, shape, at) for at in positions]
 
@@ -182,7 +209,7 @@ def _check_beta(beta: float) -> None:
         raise SettingError(f"A bottleneck needs a weight beta of at least 0, got {beta}.")
 
 
-class Tokens(nn.Module):
+class Tokens(Added):
     """A layer for maps on a transformer's tokens (n, P, F), each of which is a map of sqrt(F) x sqrt(F)."""
 
     def __init__(self, layer: nn.Module) -> None:
@@ -225,8 +252,8 @@ def insert(
     Args:
         model: takes images of `shape`.
         make: from the shape of what goes in there, without the batch, to the new layer.
-        position: which of the convolutions and linear layers, in the order in which the model runs them; the last of
-            them by default.
+        position: which of the model's own convolutions and linear layers, in the order in which it runs them; the last
+            of them by default.
         before: the name of any module; it counts where both are given.
     """
     model = copy.deepcopy(model)
@@ -244,8 +271,8 @@ def insert(
 
 
 def weighted(model: nn.Module, shape: Shape, position: int | None) -> str:
-    """The convolution or linear layer at that position, counted from 0 in the order in which the model runs them."""
-    found = [path for path in run_order(model, shape) if isinstance(model.get_submodule(path), nn.Linear | nn.Conv2d)]
+    """The model's own convolution or linear layer at that position, from 0 in the order in which it runs them."""
+    found = [path for path in own_order(model, shape) if isinstance(model.get_submodule(path), nn.Linear | nn.Conv2d)]
     at = len(found) - 1 if position is None else position
     if not 0 < at < len(found):
         raise SettingError(
@@ -253,6 +280,20 @@ def weighted(model: nn.Module, shape: Shape, position: int | None) -> str:
             f"another, expected position 1 to {len(found) - 1}, got {position}."
         )
     return found[at]
+
+
+def own_order(model: nn.Module, shape: Shape) -> list[str]:
+    """The model's own modules in the order in which an image meets them."""
+    own = own_modules(model)
+    return [path for path in run_order(model, shape) if path in own]
+
+
+def own_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """{name: module} of a model without what defenses put in."""
+    added = [path for path, layer in model.named_modules() if isinstance(layer, Added)]
+    return {
+        path: layer for path, layer in model.named_modules() if not any(f"{path}.".startswith(f"{at}.") for at in added)
+    }
 
 
 def run_order(model: nn.Module, shape: Shape) -> dict[str, tuple[int, ...]]:

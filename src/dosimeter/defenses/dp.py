@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -40,15 +41,29 @@ class DpSgd(Defense):
                 f"{self.rate}, {self.delta} and {self.steps}."
             )
 
+    @property
+    def recomputes(self) -> bool:
+        """Opacus starts from the batch."""
+        return True
+
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        self.check(model, shape)
+        return model
+
+    def check(self, model: nn.Module, shape: Shape) -> None:
+        """Refuse batch norm, and whatever Opacus does not take."""
         mixing = [name for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         if mixing:
             raise SettingError(
                 f"DP-SGD needs one gradient an example, but batch norm ({mixing[0]!r}) mixes the examples of a batch; "
-                "use group norm instead, for instance --model resnet18-gn."
+                "use group norm instead, for instance --model resnet18-gn, and no defense that adds batch norm (fedkl)."
             )
-        _opacus()
-        return model
+        reason = _refusal(model, shape)
+        if reason is not None:
+            raise SettingError(
+                f"DP-SGD is run by Opacus, which cannot take this model ({reason}); choose another, for instance "
+                "--model cnn, or another defense."
+            )
 
     def clips(self) -> float:
         return self.clip
@@ -104,6 +119,26 @@ def private_gradient(
         optimiser.pre_step()
     found = dict(model.named_parameters())
     return {name: found[name].grad.detach().clone() for name in target.parameters}  # type: ignore[union-attr]
+
+
+def _refusal(model: nn.Module, shape: Shape) -> str | None:
+    """What Opacus says of a model that it cannot differentiate on two blank images, None where it can."""
+    model = copy.deepcopy(model).eval()
+    images = torch.full((2, *shape), 0.5).to(next(model.parameters()))
+    blank = torch.zeros(shape[0], 1, 1).to(images)
+    target = Target(
+        copy.deepcopy(model).eval(), lambda output, _: output.flatten(1).sum(1).mean(), shape, blank, blank + 1
+    )
+    try:
+        target.objective(target.parameters, images, images)
+    except (RuntimeError, ValueError, TypeError, AttributeError):
+        return None  # it takes no such images or gives no tensor, which is not for Opacus to say
+    try:
+        private_gradient(target, images, images, DpSgd(sigma=0.0), torch.Generator())
+    except (RuntimeError, ValueError, TypeError, AttributeError) as reason:  # also what is not implemented
+        said = reason.args[0][0] if isinstance(reason.args[0], list) else reason
+        return re.split(r"\([\w.]*:|\n", str(said))[0].replace("buffersthat", "buffers that").strip(" .")
+    return None
 
 
 def _replace_buffer(model: nn.Module, name: str, value: Tensor) -> None:

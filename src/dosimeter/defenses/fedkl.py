@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dosimeter.defenses.base import Defense
-from dosimeter.defenses.bottleneck import run_order
+from dosimeter.defenses.bottleneck import Added, own_modules, run_order
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Secret, Secrets, Shape, Target
 
@@ -28,8 +28,11 @@ Share = Literal["none", "key", "lock", "both"]
 Round = Literal["first", "later"]
 
 
-class Lock(nn.Module, ABC):
-    """gamma * x + beta for feature maps (n, O, H, W); where gamma and beta come from is said by subclasses."""
+class Lock(Added, ABC):
+    """gamma * x + beta for feature maps (n, O, H, W); where gamma and beta come from is said by subclasses.
+
+    Without biases (see `NoBias`) gamma = W k and beta = W' k.
+    """
 
     def __init__(self, key: int, channels: int, kind: Kind) -> None:
         super().__init__()
@@ -39,12 +42,16 @@ class Lock(nn.Module, ABC):
         self.locked = channels
         self.penalty: Tensor | None = None
 
+    @property
+    def biased(self) -> bool:
+        """Whether both parts still have their biases."""
+        return self.scale.bias is not None
+
     def weights(self) -> tuple[Tensor, Tensor]:
-        """Weight (2 O, S) and bias (2 O,) of both parts together."""
-        weight, bias = (
-            torch.cat([getattr(part, name) for part in (self.scale, self.shift)]) for name in ("weight", "bias")
-        )
-        return weight.detach(), bias.detach()
+        """Weight (2 O, S) and bias (2 O,) of both parts together; a bias that was taken away is 0."""
+        weight = torch.cat([self.scale.weight, self.shift.weight]).detach()
+        bias = torch.cat([self.scale.bias, self.shift.bias]).detach() if self.biased else torch.zeros_like(weight[:, 0])
+        return weight, bias
 
     @abstractmethod
     def unlocked(self) -> Tensor:
@@ -86,7 +93,8 @@ class HiddenLock(Lock):
     Args:
         known: whether the lock is still the server's. The centre is then what it makes of a key of 1/2, and the columns
             of spread are its singular directions: with W = U S V^T, u = V^T (k - 1/2) sqrt(12) has variance 1 and no
-            correlation. Otherwise mean 0 and variance 1/9 + 1/(3 S) are what a fresh lock of torch's start gives.
+            correlation. Otherwise mean 0 and variance 1/9 + 1/(3 S) are what a fresh lock of torch's start gives, 1/9
+            where it has no bias.
     """
 
     centre: Tensor
@@ -97,15 +105,24 @@ class HiddenLock(Lock):
         super().__init__(key, channels, kind)
         self.requires_grad_(False)
         self._known = known
-        weight, bias = self.weights()
-        if known:
-            left, sizes, _ = torch.linalg.svd(weight, full_matrices=False)
-            centre, spread = weight.sum(1) / 2 + bias, left * sizes / math.sqrt(12)
-        else:
-            centre, spread = torch.zeros(2 * channels), torch.eye(2 * channels) * math.sqrt(1 / 9 + 1 / (3 * key))
+        centre, spread = self._expected()
         self.register_buffer("centre", centre, persistent=False)
         self.register_buffer("spread", spread, persistent=False)
         self.register_buffer("hidden", torch.zeros(spread.shape[1]), persistent=False)
+        self.register_load_state_dict_post_hook(_settle)  # type: ignore[no-untyped-call]
+
+    def settle(self) -> None:
+        self.centre, self.spread = self._expected()
+
+    def _expected(self) -> tuple[Tensor, Tensor]:
+        """Centre (2 O,) and spread (2 O, U)."""
+        weight, bias = self.weights()
+        key = weight.shape[1]
+        if self._known:
+            left, sizes, _ = torch.linalg.svd(weight, full_matrices=False)
+            return weight.sum(1) / 2 + bias, left * sizes / math.sqrt(12)
+        variance = 1 / 9 + self.biased / (3 * key)
+        return torch.zeros_like(bias), torch.eye(len(bias)).to(bias) * math.sqrt(variance)
 
     def secrets(self) -> dict[str, Secret]:
         return {"hidden": Secret((self.spread.shape[1],), "client")}
@@ -119,7 +136,7 @@ class HiddenLock(Lock):
                 (2 * torch.rand(t.shape, generator=rng, dtype=t.dtype) - 1) / math.sqrt(len(key))
                 for t in (weight, bias)
             )
-        return self.made_of(weight, bias, key)
+        return self.made_of(weight, bias * self.biased, key)
 
     def made_of(self, weight: Tensor, bias: Tensor, key: Tensor) -> dict[str, Tensor]:
         """What a client with this lock (2 O, S), (2 O,) and this key (S,) has in its buffer."""
@@ -128,6 +145,10 @@ class HiddenLock(Lock):
 
     def unlocked(self) -> Tensor:
         return self.centre + self.hidden.reshape(-1, self.hidden.shape[-1]) @ self.spread.T
+
+
+def _settle(lock: HiddenLock, _loaded: object) -> None:
+    lock.settle()
 
 
 class Locked(nn.Sequential):
@@ -158,7 +179,7 @@ class KeyLock(Defense):
             client's own, drawn as a fresh one.
 
     Deviations: a lock of later rounds has been trained away from the server's and is not independent of it; taking it
-    so is in the defense's favour.
+    so is in the defense's favour. In audits of local training a lock that is not sent stays as it is for all steps.
     """
 
     key: int = 1024
@@ -200,7 +221,8 @@ class KeyLock(Defense):
         model = copy.deepcopy(model)
         order = list(run_order(model, shape))
         leaves = [path for path in order if not any(model.get_submodule(path).children())]
-        at = next((i for i, path in enumerate(leaves) if isinstance(model.get_submodule(path), nn.Conv2d)), None)
+        own = own_modules(model)
+        at = next((i for i, path in enumerate(leaves) if isinstance(own.get(path), nn.Conv2d)), None)
         if at is None:
             raise SettingError("FedKL locks a convolution, and the model has none; choose a model with convolutions.")
         conv, after = model.get_submodule(leaves[at]), leaves[at + 1] if at + 1 < len(leaves) else ""

@@ -7,15 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter.defenses.base import Defense
-from dosimeter.defenses.bottleneck import insert
+from dosimeter.defenses.bottleneck import Added, insert, own_modules
 from dosimeter.errors import SettingError
 from dosimeter.types import Secret, Shape
 
 
-class Dropped(nn.Module):
+class Dropped(Added):
     """x * mask / (1 - rate), where the mask is the client's: an entry is kept where its secret is above a threshold.
 
-    Forward it is 0 or 1; its slope is that of a sigmoid, so that a search can move it.
+    Forward it is 0 or 1; its slope is that of a sigmoid, so that a search can move it. A secret of exactly 0, which no
+    draw is, stands for the mean of the mask, 1 - rate.
     """
 
     noise: Tensor
@@ -25,8 +26,7 @@ class Dropped(nn.Module):
         self._shape, self._rate = shape, rate
         self._threshold = float(torch.special.ndtri(torch.tensor(rate, dtype=torch.float64)))
         self.penalty: Tensor | None = None
-        # Until a draw is given every entry is kept.
-        self.register_buffer("noise", torch.full((1, *shape), self._threshold + 1), persistent=False)
+        self.register_buffer("noise", torch.zeros(1, *shape), persistent=False)
 
     def secrets(self) -> dict[str, Secret]:
         return {"noise": Secret(self._shape)}
@@ -35,7 +35,7 @@ class Dropped(nn.Module):
         above = self.noise - self._threshold
         soft = torch.sigmoid(4 * above)
         mask = (above > 0).to(x) + soft - soft.detach()
-        return x * mask / (1 - self._rate)
+        return x * torch.where(self.noise == 0, 1.0, mask / (1 - self._rate))
 
 
 def for_use(model: nn.Module) -> nn.Module:
@@ -75,14 +75,18 @@ class Dropout(Defense):
 class NoBias(Defense):
     """Fully connected layers without bias, so that no ratio of weight and bias gives their input away (PPP, Sec. 4.3).
 
-    The input stays in the weight's gradient, which has rank one for one image; see the attack `analytic`.
+    Layers that defenses to its left put in, such as PRECODE's encoder and FedKL's lock, lose theirs too. The input
+    stays in the weight's gradient, which has rank one for one image; see the attack `analytic`.
     """
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         model = copy.deepcopy(model)
-        linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-        if not linear:
+        if not any(isinstance(layer, nn.Linear) for layer in own_modules(model).values()):
             raise SettingError("Bias removal is for fully connected layers, and this model has none; leave it out.")
-        for layer in linear:
-            layer.register_parameter("bias", None)
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear):
+                layer.register_parameter("bias", None)
+        for layer in model.modules():
+            if isinstance(layer, Added):
+                layer.settle()
         return model

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dosimeter.defenses.base import Moment
-from dosimeter.defenses.bottleneck import Bottleneck, Precode, run_order
+from dosimeter.defenses.bottleneck import Bottleneck, Precode, Variational, run_order
 from dosimeter.defenses.noise import GaussianNoise
 from dosimeter.defenses.pruning import Pruning
 from dosimeter.errors import SettingError
@@ -33,30 +33,39 @@ class Ppp(Precode):
         """What is done to the gradients before the bottleneck."""
         return GaussianNoise(sigma=self.sigma) if self.prune is None else Pruning(ratio=self.prune)
 
+    def _layer(self, inside: tuple[int, ...]) -> Variational:
+        layer = Precode._layer(self, inside)
+        layer.made_by = self
+        return layer
+
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         if moment.target is None:
             raise SettingError("PPP perturbs what lies before its bottleneck and needs the model; give a Moment of it.")
-        early = before_bottleneck(moment.target.model, moment.target.shape)
+        early = before_bottleneck(moment.target.model, moment.target.shape, self)
         chosen = {name: g for name, g in gradient.items() if name in early}
         changed = self.perturbation().on_gradient(chosen, moment, rng)
         return {name: changed.get(name, g) for name, g in gradient.items()}
 
 
-_FOUND: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+_FOUND: WeakKeyDictionary[nn.Module, dict[Ppp, set[str]]] = WeakKeyDictionary()
 
 
-def before_bottleneck(model: nn.Module, shape: Shape) -> set[str]:
-    """The parameters of all layers that run before the first bottleneck; found once for a model that trains on."""
-    if model not in _FOUND:
-        _FOUND[model] = _before_bottleneck(model, shape)
-    return _FOUND[model]
+def before_bottleneck(model: nn.Module, shape: Shape, defense: Ppp) -> set[str]:
+    """The parameters of all layers that run before the defense's bottleneck; found once for a model that trains on."""
+    found = _FOUND.setdefault(model, {})
+    if defense not in found:
+        found[defense] = _before_bottleneck(model, shape, defense)
+    return found[defense]
 
 
-def _before_bottleneck(model: nn.Module, shape: Shape) -> set[str]:
+def _before_bottleneck(model: nn.Module, shape: Shape, defense: Ppp) -> set[str]:
+    bottlenecks = [layer for layer in model.modules() if isinstance(layer, Bottleneck)]
+    # A model may have been put together with other settings; whatever bottleneck it has is then the defense's.
+    own = [layer for layer in bottlenecks if layer.made_by == defense] or bottlenecks
     early = {name for name, _ in model.named_parameters(recurse=False)}
     for path in run_order(model, shape):
         layer = model.get_submodule(path)
-        if isinstance(layer, Bottleneck):
+        if layer in own:
             return early
         early |= {f"{path}.{name}" for name, _ in layer.named_parameters(recurse=False)}
     return set()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter.defenses.base import Defense, Moment
-from dosimeter.defenses.bottleneck import run_order
+from dosimeter.defenses.bottleneck import own_order
 from dosimeter.defenses.receptive import Fields, find_fields, slope_norms
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Gradient, Secrets, Shape, Target
@@ -22,7 +22,7 @@ class Soteria(Defense):
     """Set columns of a fully connected layer's weight gradient to 0 where |dr_i / dx| / |r_i| is small.
 
     r is what goes into the layer (Sun et al., Alg. 1; Bayes, Sec. 5, Eq. 4). `rate` is the share of features that is
-    hidden; `layer` names the layer, the first fully connected one by default.
+    hidden; `layer` names the layer, the first of the model's own fully connected ones by default.
 
     Deviations: the released program drops those under the 1st percentile (rate 0.01); the share is a setting. Features
     are looked at in evaluation mode, image by image, also where a batch's own statistics normalise it in training.
@@ -41,7 +41,7 @@ class Soteria(Defense):
 
     def defended(self, model: nn.Module, shape: Shape) -> str:
         """The layer whose gradient is perturbed."""
-        linear = [path for path in run_order(model, shape) if isinstance(model.get_submodule(path), nn.Linear)]
+        linear = [path for path in own_order(model, shape) if isinstance(model.get_submodule(path), nn.Linear)]
         if self.layer is None and not linear:
             raise SettingError("Soteria defends a fully connected layer, and this model has none; use another defense.")
         if self.layer is not None and self.layer not in linear:

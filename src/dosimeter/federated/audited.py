@@ -45,10 +45,10 @@ class _Kept(KeyLock):
         for name, hidden in self.keys.items():
             path = name.rpartition(".")[0]
             layer = target.model.get_submodule(path)
-            weight, bias = (
-                torch.cat([self.locks[f"{path}.{part}.{kind}"] for part in ("scale", "shift")]).double()
-                for kind in ("weight", "bias")
-            )
+            both = [f"{path}.{part}" for part in ("scale", "shift")]
+            weight = torch.cat([self.locks[f"{part}.weight"] for part in both]).double()
+            none = torch.zeros(len(weight) // 2)
+            bias = torch.cat([self.locks.get(f"{part}.bias", none) for part in both]).double()
             key = torch.special.ndtr(hidden.double())
             made = layer.made_of(weight, bias, key)  # type: ignore[operator]
             drawn |= {f"{path}.{what}": value.to(target.mean) for what, value in made.items()}

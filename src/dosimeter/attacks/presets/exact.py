@@ -61,6 +61,8 @@ def recover_key(
 ) -> RecoverKey:
     """Read a key off the gradient of its lock (Inverting Gradients, Prop. 1) where clients send it; search with it.
 
+    A lock without bias gives it by rank one, up to a factor that is known to about one over its length.
+
     Args:
         steps, lr, tv, distance, signed, labels: of the search, as in `inverting_gradients`.
     """
