@@ -160,8 +160,8 @@ def test_soteria_hides_columns_of_one_weight_by_the_jacobian() -> None:
 
 def test_soteria_looks_at_features_without_changing_the_model() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.5), nn.Flatten(), nn.LazyLinear(3))
-    images = torch.rand(2, 1, 6, 6)
-    model(images)
+    images = torch.rand(2, 1, 6, 6, dtype=torch.float64)
+    model.double()(images)
     model[2].eval()  # as a user may have frozen it
     target = Target(model, F.cross_entropy, (1, 6, 6), torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
     before = {name: value.clone() for name, value in model.state_dict().items()}
