@@ -2,13 +2,14 @@
 
 from dosimeter.defenses.ats import Ats, search_policies
 from dosimeter.defenses.base import Around, Chain, Defense, Installed, Moment, NoDefense, parts
-from dosimeter.defenses.bottleneck import Cvb, Precode, shortcuts
+from dosimeter.defenses.bottleneck import Cvb, Precode
 from dosimeter.defenses.dp import DpSgd
 from dosimeter.defenses.fedkl import KeyLock
 from dosimeter.defenses.layers import Dropout, NoBias, for_use
 from dosimeter.defenses.noise import GaussianNoise, LaplaceNoise
 from dosimeter.defenses.ppp import Ppp
 from dosimeter.defenses.pruning import Pruning, Quantisation, RandomPruning
+from dosimeter.defenses.shortcuts import shortcuts
 from dosimeter.defenses.soteria import Soteria
 
 BY_NAME: dict[str, type[Defense]] = {

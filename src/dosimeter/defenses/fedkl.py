@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dosimeter.defenses.base import Defense
-from dosimeter.defenses.bottleneck import Added, own_modules, run_order
+from dosimeter.defenses.places import Added, own_modules, run_order
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Secret, Secrets, Shape, Target
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter.defenses.base import Defense
-from dosimeter.defenses.bottleneck import Added, insert, own_modules
+from dosimeter.defenses.places import Added, insert, own_modules
 from dosimeter.errors import SettingError
 from dosimeter.types import Secret, Shape
 

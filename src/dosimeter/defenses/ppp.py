@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from dosimeter.defenses.base import Moment
-from dosimeter.defenses.bottleneck import Bottleneck, Precode, Variational, run_order
+from dosimeter.defenses.bottleneck import Bottleneck, Precode, Variational
 from dosimeter.defenses.noise import GaussianNoise
+from dosimeter.defenses.places import run_order
 from dosimeter.defenses.pruning import Pruning
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Shape

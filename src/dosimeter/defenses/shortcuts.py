@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dosimeter.defenses.places import Guarded, evaluating
 from dosimeter.types import Shape
+
+
+def shortcuts(model: nn.Module, shape: Shape) -> dict[str, str]:
+    """What a report should say of a model whose shortcuts lead around all that was put into it."""
+    places = [path for path, layer in model.named_modules() if isinstance(layer, Guarded)]
+    if not places or not bypassed(model, shape, places):
+        return {}
+    return {"shortcut": f"carries the image around the noise before {', '.join(places)}"}
 
 
 def bypassed(model: nn.Module, shape: Shape, places: Collection[str]) -> bool:
@@ -53,15 +62,12 @@ def _cut(model: nn.Module, shape: Shape, places: Collection[str]) -> _Cut:
         return tuple(x.detach() if isinstance(x, Tensor) and not at else x for at, x in enumerate(given)), named
 
     hooks = [model.get_submodule(path).register_forward_pre_hook(cut, with_kwargs=True) for path in places]
-    modes = [(layer, layer.training) for layer in model.modules()]
     fixed = {name: p.detach() for name, p in model.named_parameters()}
     images = torch.full((2, *shape), 0.5).to(next(model.parameters())).detach().requires_grad_().clone()
     try:
-        with torch.enable_grad():
-            output = torch.func.functional_call(model.eval(), fixed, (images,))
+        with torch.enable_grad(), evaluating(model):
+            output = torch.func.functional_call(model, fixed, (images,))
     finally:
-        for layer, mode in modes:
-            layer.training = mode
         for hook in hooks:
             hook.remove()
     return _Cut(isinstance(output, Tensor) and output.requires_grad, inputs)

@@ -1,8 +1,6 @@
 """Soteria (Sun et al. 2021): hide the features that say most of the image from one layer's gradient."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -11,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter.defenses.base import Defense, Moment
-from dosimeter.defenses.bottleneck import own_order
+from dosimeter.defenses.places import evaluating, own_order
 from dosimeter.defenses.receptive import Fields, find_fields, slope_norms
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Gradient, Secrets, Shape, Target
@@ -63,7 +61,7 @@ class Soteria(Defense):
 def feature_scores(target: Target, path: str, images: Tensor) -> Tensor:
     """(features,): sum over images of |dr_i / dx| / |r_i|, where r goes into the layer `path`."""
     model, drawn = target.model, target.drawn
-    with _evaluating(model):
+    with evaluating(model):
         fields = _fields(model, path, target.shape, images)
         slopes, found = slope_norms(partial(_features, model, path, drawn), images, fields)
     return (slopes / found.abs().clamp_min(1e-12)).sum(0)
@@ -89,15 +87,3 @@ def _fields(model: nn.Module, path: str, shape: Shape, like: Tensor) -> Fields:
     if (path, shape) not in found:
         found[path, shape] = find_fields(partial(_features, model, path, {}), shape, like)
     return found[path, shape]
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout and with running statistics, which a look at features must not change."""
-    training = [layer for layer in model.modules() if layer.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for layer in training:
-            layer.training = True

@@ -74,7 +74,8 @@ _SOTERIA = (
     ("convbig", "soteria:rate=0.8", "leave-out:steps=500", None),
 )
 
-_WEIGHTS = ("0.03", "0.1", "0.3", "1", "3")
+_WEIGHTS = {False: ("0.03", "0.1", "0.3", "1", "3"), True: ("0.3", "1", "3", "10", "30")}
+"""Of the total variation, before and after training, which leaves less of the update to go by."""
 _RATES = ("0.1", "0.5")
 
 
@@ -84,7 +85,7 @@ def _pruned(density: str, published: str | None, protocol: str | None, *, known:
     scales = {"cosine": 1e-5, "l2": 0.02, "l1": 0.3}
     tries = tuple(
         f"bayes:density={density},scale=0.1,rate=0.5,tv={float(tv) * scales.get(density, 1.0):g},lr={lr}"
-        for tv in _WEIGHTS
+        for tv in _WEIGHTS[protocol is not None]
         for lr in _RATES
     )
     order = ("noise:sigma=0.1", "random-prune:rate=0.5")  # a mask on top of the noise shows itself

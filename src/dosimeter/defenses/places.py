@@ -1,0 +1,119 @@
+"""Places in a network: in what order it runs its layers, which are its own, and a new layer before one of them."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from dosimeter.errors import SettingError, unknown
+from dosimeter.types import Shape
+
+
+class Added(nn.Module):
+    """A layer that a defense puts into the model; no other defense takes its parts for the model's own layers."""
+
+    def settle(self) -> None:
+        """Weights or biases were changed from outside; what was computed of them has to be computed again."""
+
+
+class Guarded(nn.Sequential):
+    """A layer with a bottleneck before it."""
+
+    def __init__(self, bottleneck: nn.Module, layer: nn.Module) -> None:
+        super().__init__()
+        self.bottleneck = bottleneck
+        self.layer = layer
+
+
+def insert(
+    model: nn.Module,
+    shape: Shape,
+    make: Callable[[tuple[int, ...]], nn.Module],
+    *,
+    position: int | None,
+    before: str | None,
+) -> nn.Module:
+    """A copy of the model with a new layer before the one at `position` (counted from 0) or of the name `before`.
+
+    Args:
+        model: takes images of `shape`.
+        make: from the shape of what goes in there, without the batch, to the new layer.
+        position: which of the model's own convolutions and linear layers, in the order in which it runs them; the last
+            of them by default.
+        before: the name of any module; it counts where both are given.
+    """
+    model = copy.deepcopy(model)
+    shapes = run_order(model, shape)
+    order = list(shapes)
+    if before is None:
+        before = weighted(model, shape, position)
+    elif before not in shapes:
+        raise SettingError(unknown("layer", before, order))
+    layer = model.get_submodule(before)
+    added = make(shapes[before]).to(next(model.parameters()))
+    parent, _, name = before.rpartition(".")
+    setattr(model.get_submodule(parent), name, Guarded(added, layer))
+    return model
+
+
+def weighted(model: nn.Module, shape: Shape, position: int | None) -> str:
+    """The model's own convolution or linear layer at that position, from 0 in the order in which it runs them."""
+    found = [path for path in own_order(model, shape) if isinstance(model.get_submodule(path), nn.Linear | nn.Conv2d)]
+    at = len(found) - 1 if position is None else position
+    if not 0 < at < len(found):
+        raise SettingError(
+            f"A layer stands behind one of the model's {len(found)} convolutions and linear layers and before "
+            f"another, expected position 1 to {len(found) - 1}, got {position}."
+        )
+    return found[at]
+
+
+def own_order(model: nn.Module, shape: Shape) -> list[str]:
+    """The model's own modules in the order in which an image meets them."""
+    own = own_modules(model)
+    return [path for path in run_order(model, shape) if path in own]
+
+
+def own_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """{name: module} of a model without what defenses put in."""
+    added = [path for path, layer in model.named_modules() if isinstance(layer, Added)]
+    return {
+        path: layer for path, layer in model.named_modules() if not any(f"{path}.".startswith(f"{at}.") for at in added)
+    }
+
+
+def run_order(model: nn.Module, shape: Shape) -> dict[str, tuple[int, ...]]:
+    """{module: shape of what goes into it}, in the order in which an image meets them."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def note(path: str, inputs: tuple[object, ...]) -> None:
+        if inputs and isinstance(inputs[0], Tensor):
+            shapes.setdefault(path, tuple(inputs[0].shape[1:]))
+
+    hooks = [
+        layer.register_forward_pre_hook(lambda _layer, inputs, path=path: note(path, inputs))
+        for path, layer in model.named_modules()
+        if path
+    ]
+    like = next(model.parameters())
+    try:
+        with torch.no_grad(), evaluating(model):
+            model(torch.full((2, *shape), 0.5).to(like))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return shapes
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """A look at a model without dropout and by running statistics, which the look must not change."""
+    training = [layer for layer in model.modules() if layer.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for layer in training:
+            layer.training = True
