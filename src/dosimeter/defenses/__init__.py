@@ -1,7 +1,7 @@
 """What a client does to its model, its batch or its update. One file an idea."""
 
 from dosimeter.defenses.ats import Ats, search_policies
-from dosimeter.defenses.base import Around, Chain, Defense, Installed, Moment, NoDefense, parts
+from dosimeter.defenses.base import Around, Chain, Defense, Installed, Moment, NoDefense, changes_gradient, parts
 from dosimeter.defenses.bottleneck import Cvb, Precode
 from dosimeter.defenses.dp import DpSgd
 from dosimeter.defenses.fedkl import KeyLock
@@ -53,6 +53,7 @@ __all__ = [
     "Quantisation",
     "RandomPruning",
     "Soteria",
+    "changes_gradient",
     "for_use",
     "parts",
     "search_policies",

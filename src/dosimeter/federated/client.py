@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dosimeter import clients, defenses
 from dosimeter.data.partition import Places
-from dosimeter.defenses import Defense, Moment
+from dosimeter.defenses import Defense, Moment, changes_gradient
 from dosimeter.federated.checks import clips_examples
 from dosimeter.federated.federation import Federation, State
 from dosimeter.federated.protocol import Protocol
@@ -76,7 +76,7 @@ class _Trainer:
         self._draws = stream(federation.seed, "training", "secrets", *self._where)
         self._noise = stream(federation.seed, "training", "defense", *self._where)
         self._bound = clips_examples(federation.defense)
-        self._changes = federation.protocol.perturbed == "steps" and changes_gradients(federation.defense)
+        self._changes = federation.protocol.perturbed == "steps" and changes_gradient(federation.defense)
         self._fixed = client_secrets(federation, self.target, client)
         self._secrets = {k: s for k, s in self.target.secrets.items() if k not in self._fixed}
         buffers = dict(model.named_buffers())
@@ -165,10 +165,6 @@ def set_secrets(model: nn.Module, drawn: Secrets) -> None:
 
 def draws_itself(defense: Defense) -> bool:
     return any(type(part).draw is not Defense.draw for part in defenses.parts(defense))
-
-
-def changes_gradients(defense: Defense) -> bool:
-    return any(type(part).on_gradient is not Defense.on_gradient for part in defenses.parts(defense))
 
 
 def changes_batches(defense: Defense) -> bool:
