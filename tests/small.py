@@ -21,6 +21,22 @@ def tiny_target(seed: int = 0, shape: tuple[int, int, int] = (1, 6, 6)) -> Targe
     return target_of(nn.Sequential(models.Normalise((0.4,), (0.3,)), layers), shape)
 
 
+def network() -> nn.Module:
+    """Two convolutions and two linear layers for images of 1x16x16."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        models.Normalise((0.4,), (0.3,)),
+        nn.Conv2d(1, 4, 5, stride=2),
+        nn.Sigmoid(),
+        nn.Conv2d(4, 6, 3, stride=2),
+        nn.Sigmoid(),
+        nn.Flatten(),
+        nn.Linear(24, 12),
+        nn.Sigmoid(),
+        nn.Linear(12, 5),
+    )
+
+
 def observe(target: Target, images: Tensor, labels: Tensor, *, granted: bool = True) -> Observation:
     """What a server sees of steps on images (V, B, C, H, W)."""
     seen = trees.stack([clients.gradient(target, x.to(target.mean), y) for x, y in zip(images, labels, strict=True)])

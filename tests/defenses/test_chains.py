@@ -22,24 +22,9 @@ from dosimeter.defenses.ppp import before_bottleneck
 from dosimeter.engine import Matcher
 from dosimeter.errors import SettingError
 from dosimeter.types import Victims
-from small import target_of
+from small import network, target_of
 
 SHAPE = (1, 16, 16)
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        models.Normalise((0.4,), (0.3,)),
-        nn.Conv2d(1, 4, 5, stride=2),
-        nn.Sigmoid(),
-        nn.Conv2d(4, 6, 3, stride=2),
-        nn.Sigmoid(),
-        nn.Flatten(),
-        nn.Linear(24, 12),
-        nn.Sigmoid(),
-        nn.Linear(12, 5),
-    )
 
 
 @pytest.mark.parametrize(

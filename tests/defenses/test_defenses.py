@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 
-from dosimeter import clients, models, rng
+from dosimeter import clients, rng
 from dosimeter import defenses as d
 from dosimeter.attacks import treatments
 from dosimeter.defenses import Defense, Moment
@@ -21,25 +21,10 @@ from dosimeter.defenses.pruning import prune, quantise
 from dosimeter.defenses.soteria import feature_scores
 from dosimeter.errors import SettingError
 from dosimeter.types import Target
-from small import target_of
+from small import network, target_of
 
 SHAPE = (1, 16, 16)
 LAW = settings(max_examples=30, deadline=None, derandomize=True)
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        models.Normalise((0.4,), (0.3,)),
-        nn.Conv2d(1, 4, 5, stride=2),
-        nn.Sigmoid(),
-        nn.Conv2d(4, 6, 3, stride=2),
-        nn.Sigmoid(),
-        nn.Flatten(),
-        nn.Linear(24, 12),
-        nn.Sigmoid(),
-        nn.Linear(12, 5),
-    )
 
 
 def batch(n: int = 3) -> tuple[Tensor, Tensor]:
