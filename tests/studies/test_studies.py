@@ -56,7 +56,7 @@ def test_the_study_of_labels_trains_defends_and_prints_labels(tmp_path: Path) ->
     few = {"model": "lenet:width=2", "data": "mnist-5k", "attack": "labels", "victims": 3, "batch": 4, "steps": None}
     rows = (
         studies.Row(**few),  # type: ignore[arg-type]
-        studies.Row(**few, defense="noise:sigma=10"),  # type: ignore[arg-type]
+        studies.Row(**few, defense="noise:sigma=10|prune:ratio=0"),  # type: ignore[arg-type]
         studies.Row(**few, protocol="bayes:rounds=1,steps=3"),  # type: ignore[arg-type]
     )
     found = list(studies.run(replace(study, rows=rows), tmp_path))
@@ -66,7 +66,7 @@ def test_the_study_of_labels_trains_defends_and_prints_labels(tmp_path: Path) ->
     assert trained.blind_psnr == plain.blind_psnr
     table = studies.as_markdown(study, [(row, outcome) for row, outcome, _ in found])
     assert table.splitlines()[0].startswith("| model | attack | defense | trained | updates | labels right |")
-    assert "| noise:sigma=10 | - | 3 of 4 |" in table
+    assert "| noise:sigma=10\\|prune:ratio=0 | - | 3 of 4 |" in table
     assert "| none | 3 steps | 3 of 4 |" in table
 
 

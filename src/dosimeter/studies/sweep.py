@@ -131,7 +131,10 @@ def run(study: Study, folder: Path) -> Iterator[tuple[Row, Outcome, bool]]:
 def as_markdown(study: Study, found: list[tuple[Row, Outcome]]) -> str:
     """The table that stands in the documents."""
     lines = [f"| {' | '.join(study.columns)} |", "|---" * len(study.columns) + "|"]
-    return "\n".join(lines + [f"| {' | '.join(study.cells(row, outcome))} |" for row, outcome in found])
+    for row, outcome in found:
+        cells = [cell.replace("|", "\\|") for cell in study.cells(row, outcome)]  # which joins defenses
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 class Trained(NamedTuple):
