@@ -28,6 +28,10 @@ SMOOTH = 10.0
 """How much further a smooth difference from the blank image may go than a rough one, where both explain the input."""
 
 
+NUDGE = 0.01
+"""Deviation of the noise, in units of the data's, by which a search leaves a point that has no slope."""
+
+
 class Layer(NamedTuple):
     """A fully connected layer that sees one image of the batch alone."""
 
@@ -117,8 +121,11 @@ class Features:
 
         with torch.no_grad():
             left, least = float(rest_of(image).square().sum()), 1e-28 * float(wanted.square().sum())
-            for _ in range(self.steps):
+            for step in range(self.steps):
                 move = gauss_newton(rest_of, image, self.inner)
+                if not step and not move.any():  # without biases a blank image is where ReLUs have their corner
+                    image = image + _nudge(image, target.std)
+                    left, move = float(rest_of(image).square().sum()), gauss_newton(rest_of, image, self.inner)
                 for halving in range(8):
                     trial = image + move / 2**halving
                     after = float(rest_of(trial).square().sum())
@@ -130,6 +137,12 @@ class Features:
                 if gain > 0.98 or left <= least:  # what is left is rounding, noise or out of reach
                     break
         return image
+
+
+def _nudge(image: Tensor, std: Tensor) -> Tensor:
+    """A little noise, the same in every run."""
+    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return NUDGE * std * noise.to(image)
 
 
 def gauss_newton(rest_of: Callable[[Tensor], Tensor], x: Tensor, inner: int) -> Tensor:
