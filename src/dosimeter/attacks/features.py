@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad
 
+from dosimeter import rng
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.analytic.certificate import INTERRUPTED, NOT_DETERMINED, RECOVERED, ROUNDING, blank
 from dosimeter.attacks.analytic.first_layer import SEARCH, in_double
@@ -141,7 +142,7 @@ class Features:
 
 def _nudge(image: Tensor, std: Tensor) -> Tensor:
     """A little noise, the same in every run."""
-    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = torch.randn(image.shape, generator=rng.stream(0, "nudge"), dtype=torch.float64)
     return NUDGE * std * noise.to(image)
 
 

@@ -7,7 +7,7 @@ what holds for all models with secrets), and a control: the same search with all
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import singledispatch
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dosimeter import defenses
 from dosimeter.attacks import AverageRounds, LeaveOut, Search, degraded, likelihoods, masks, presets, treatments
@@ -45,11 +45,13 @@ def contenders(defense: Defense, *, steps: int, batch: int, scopes: Collection[s
     knowing = replace(plain, secrets=treatments.Joint()) if scopes else plain
     if scopes:
         panel += _against_secrets(plain)
-    for part in defenses.parts(defense):
+    parts = defenses.parts(defense)
+    for part in parts:
         panel += attacks_on(part, knowing, batch)
-        if _noise(part):
-            panel.append(_averaged(replace(plain, name="ig") if set(scopes) - {"client"} else knowing))
-    panel += _against_masked_noise(defenses.parts(defense), knowing)
+        if noise := _noise(part, batch):
+            # What is drawn anew for every image is another one in every round.
+            panel += [_density(noise, knowing), _averaged(plain if set(scopes) - {"client"} else knowing)]
+    panel += _against_masked_noise(parts, knowing, batch)
     panel.append(Contender(presets.analytic(), "adaptive", "solved layer by layer, by ratio or by rank one"))
     known = replace(_joint(plain), secrets=treatments.Known()) if scopes else plain
     known = replace(known, name="all revealed")
@@ -85,25 +87,22 @@ def attacks_on(defense: Defense, plain: Search, batch: int) -> list[Contender]:
     return []
 
 
-@attacks_on.register
-def _(defense: defenses.GaussianNoise, plain: Search, batch: int) -> list[Contender]:
-    return _density("gaussian", defense.sigma, plain)
+class Noise(NamedTuple):
+    """On every entry of an update, of its own in every round."""
+
+    kind: Literal["gaussian", "laplace"]
+    scale: float
 
 
-@attacks_on.register
-def _(defense: defenses.LaplaceNoise, plain: Search, batch: int) -> list[Contender]:
-    return _density("laplace", defense.scale, plain)
-
-
-@attacks_on.register
-def _(defense: defenses.DpSgd, plain: Search, batch: int) -> list[Contender]:
-    return _density("gaussian", defense.sigma * defense.clip / batch, plain)
-
-
-def _noise(defense: Defense) -> bool:
-    """Whether every update has noise of its own, which the mean of several has less of."""
-    sizes = {defenses.GaussianNoise: "sigma", defenses.LaplaceNoise: "scale", defenses.DpSgd: "sigma"}
-    return any(isinstance(defense, kind) and getattr(defense, name) for kind, name in sizes.items())
+def _noise(defense: Defense, batch: int) -> Noise | None:
+    found = None
+    if isinstance(defense, defenses.GaussianNoise):
+        found = Noise("gaussian", defense.sigma)
+    elif isinstance(defense, defenses.LaplaceNoise):
+        found = Noise("laplace", defense.scale)
+    elif isinstance(defense, defenses.DpSgd):
+        found = Noise("gaussian", defense.sigma * defense.clip / batch)
+    return found if found and found.scale else None
 
 
 def _averaged(attack: Search) -> Contender:
@@ -111,12 +110,10 @@ def _averaged(attack: Search) -> Contender:
     return Contender(AverageRounds(attack=attack), "adaptive", about, rounds=ROUNDS)
 
 
-def _density(kind: Literal["gaussian", "laplace"], scale: float, plain: Search) -> list[Contender]:
-    if not scale:
-        return []
-    found = presets.bayes(density=kind, scale=scale, steps=plain.stop.steps)
+def _density(noise: Noise, plain: Search) -> Contender:
+    found = presets.bayes(density=noise.kind, scale=noise.scale, steps=plain.stop.steps)
     found = replace(found, name="density", secrets=plain.secrets)
-    return [Contender(found, "adaptive", "the noise's own density")]
+    return Contender(found, "adaptive", "the noise's own density")
 
 
 @attacks_on.register
@@ -131,25 +128,27 @@ def _(defense: defenses.RandomPruning, plain: Search, batch: int) -> list[Conten
     return [Contender(match, "adaptive", "only entries that survived")]
 
 
-def _against_masked_noise(parts: Sequence[Defense], plain: Search) -> list[Contender]:
+def _against_masked_noise(parts: Sequence[Defense], plain: Search, batch: int) -> list[Contender]:
     """The density of what a mask and noise leave together (Bayes, Sec. 6).
 
     Under noise a mask is not seen and has to be integrated out; on top of it its zeros show it. A mask by magnitude is
     taken for a random one.
     """
-    shares = {at: _dropped(part) for at, part in enumerate(parts) if 0 < _dropped(part) < 1}
-    for place, share in shares.items():
-        for at, part in enumerate(parts):
-            kind = "gaussian" if isinstance(part, defenses.GaussianNoise) else "laplace"
-            scale = getattr(part, "sigma" if kind == "gaussian" else "scale", 0.0) if _noise(part) else 0.0
-            if not scale or isinstance(part, defenses.DpSgd) or (at < place and kind == "laplace"):
-                continue
-            density = f"prune-{kind}" if at > place else "known-mask"
-            found = presets.bayes(density=density, rate=share, scale=scale, steps=plain.stop.steps)  # type: ignore[arg-type]
-            about = "the density with the mask integrated out" if at > place else "the density where zeros show no mask"
-            name = "mixture" if at > place else "masked density"
-            return [Contender(replace(found, name=name, secrets=plain.secrets), "adaptive", about)]
-    return []
+    dropping = [(at, share) for at, part in enumerate(parts) if 0 < (share := _dropped(part)) < 1]
+    noises = [(at, noise) for at, part in enumerate(parts) if (noise := _noise(part, batch))]
+    if not dropping or not noises:
+        return []
+    (mask, share), (at, noise) = dropping[0], noises[0]
+    settings: dict[str, Any] = {"rate": share, "scale": noise.scale, "steps": plain.stop.steps}
+    if at > mask:
+        found = presets.bayes(density="prune-gaussian" if noise.kind == "gaussian" else "prune-laplace", **settings)
+        name, about = "mixture", "the density with the mask integrated out"
+    elif noise.kind == "gaussian":
+        found = presets.bayes(density="known-mask", **settings)
+        name, about = "masked density", "the density of the entries that no zero hides"
+    else:
+        return []
+    return [Contender(replace(found, name=name, secrets=plain.secrets), "adaptive", about)]
 
 
 def _dropped(defense: Defense) -> float:

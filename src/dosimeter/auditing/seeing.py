@@ -49,7 +49,7 @@ class Seen(NamedTuple):
 
 def see(model: nn.Module, capture: Capture, setting: Setting) -> Seen:
     """Check that model, update and setting fit together, before any work."""
-    update, shape, batch, labels, statistics = capture[:5]
+    update, shape, batch, labels, statistics, _ = capture
     client = make_target(model, shape, setting, batch=batch, labels=labels)
     check_secrets(client)
     target = as_attacked(client, setting.granted(), batch)

@@ -220,7 +220,8 @@ def _read(
         return []
     try:
         document = json.loads(path.read_text())
-        found = [{name: ({**(defaults or {}), **row})[name] for name in fields} for row in document["found"]]
+        rows = [{**(defaults or {}), **row} for row in document["found"]]
+        found = [{name: row[name] for name in fields} for row in rows]
         was = document["said"]
     except (OSError, ValueError, KeyError, TypeError):
         raise OutputError(f"{path} is no file of this program; choose another --out.") from None

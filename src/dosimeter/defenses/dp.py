@@ -5,6 +5,7 @@ import math
 import re
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -84,11 +85,23 @@ class DpSgd(Defense):
         """What the training costs at `delta`; infinite without noise."""
         if not self.sigma:
             return math.inf
-        accountant = _opacus().accountants.RDPAccountant()
-        accountant.history = [(self.sigma, self.rate, self.steps)]
+        accountants = _opacus().accountants
+        spent = self.steps * _one_step(self.sigma, self.rate)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on the range of orders, which does not change the bound's validity
-            return float(accountant.get_epsilon(delta=self.delta))
+            found = accountants.analysis.rdp.get_privacy_spent(
+                orders=accountants.RDPAccountant.DEFAULT_ALPHAS, rdp=spent, delta=self.delta
+            )
+        return float(found[0])
+
+
+@cache
+def _one_step(sigma: float, rate: float) -> Any:
+    """The Renyi divergences of one step at the accountant's orders; those of several steps are their sum."""
+    accountants = _opacus().accountants
+    return accountants.analysis.rdp.compute_rdp(
+        q=rate, noise_multiplier=sigma, steps=1, orders=accountants.RDPAccountant.DEFAULT_ALPHAS
+    )
 
 
 def private_gradient(
@@ -123,7 +136,6 @@ def private_gradient(
 
 def _refusal(model: nn.Module, shape: Shape) -> str | None:
     """What Opacus says of a model that it cannot differentiate on two blank images, None where it can."""
-    model = copy.deepcopy(model).eval()
     images = torch.full((2, *shape), 0.5).to(next(model.parameters()))
     blank = torch.zeros(shape[0], 1, 1).to(images)
     target = Target(

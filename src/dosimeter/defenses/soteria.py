@@ -23,7 +23,7 @@ class Soteria(Defense):
     hidden; `layer` names the layer, the first of the model's own fully connected ones by default.
 
     Deviations: the released program drops those under the 1st percentile (rate 0.01); the share is a setting. Features
-    are looked at in evaluation mode, image by image, also where a batch's own statistics normalise it in training.
+    are looked at in evaluation mode, also where a batch's own statistics normalise it in training.
     """
 
     rate: float = 0.8

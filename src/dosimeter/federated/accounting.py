@@ -1,8 +1,8 @@
 """What training under DP-SGD has cost its clients so far."""
 
-import warnings
+import math
 from collections import Counter
-from functools import cache
+from dataclasses import replace
 from typing import Any
 
 from dosimeter import defenses
@@ -23,13 +23,11 @@ def privacy(federation: Federation, rounds: int) -> dict[str, Any]:
     found = [part for part in defenses.parts(federation.defense) if isinstance(part, DpSgd)]
     if not found:
         return {}
-    setting = found[-1]  # it starts from the examples, whatever was done before it
-    if not setting.sigma:
-        return {"epsilon": None, "delta": setting.delta}
+    (setting,) = found  # a chain takes one
     took_part = Counter(client for round_ in range(rounds) for client in chosen(federation, round_))
     spent = {_rate_and_steps(federation, client, times) for client, times in took_part.items()}
-    each = (_epsilon(setting, rate, steps) for rate, steps in spent)
-    return {"epsilon": max(each, default=0.0), "delta": setting.delta}
+    most = max((replace(setting, rate=rate, steps=steps).epsilon() for rate, steps in spent), default=0.0)
+    return {"epsilon": most if math.isfinite(most) else None, "delta": setting.delta}
 
 
 def privacy_words(figures: dict[str, Any]) -> str:
@@ -48,22 +46,3 @@ def _rate_and_steps(federation: Federation, client: int, rounds: int) -> tuple[f
     steps = protocol.steps if protocol.epochs is None else protocol.epochs * -(-images // size)
     assert steps is not None
     return size / images, rounds * steps
-
-
-def _epsilon(setting: DpSgd, rate: float, steps: int) -> float:
-    from opacus.accountants import RDPAccountant
-    from opacus.accountants.analysis import rdp
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on the range of orders, which does not change the bound's validity
-        spent = steps * _one_step(setting.sigma, rate)
-        return float(rdp.get_privacy_spent(orders=RDPAccountant.DEFAULT_ALPHAS, rdp=spent, delta=setting.delta)[0])
-
-
-@cache
-def _one_step(sigma: float, rate: float) -> Any:
-    """The divergences of one step at every order; those of several are their sum."""
-    from opacus.accountants import RDPAccountant
-    from opacus.accountants.analysis import rdp
-
-    return rdp.compute_rdp(q=rate, noise_multiplier=sigma, steps=1, orders=RDPAccountant.DEFAULT_ALPHAS)

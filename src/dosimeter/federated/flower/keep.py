@@ -73,13 +73,13 @@ class Keep(Strategy):
         if reply.has_error():
             return {"node": node, "files": [], "error": reply.error.reason or f"code {reply.error.code}"}
         records = reply.content.array_records
-        files = {f"node-{node}.safetensors" if len(records) == 1 else f"node-{node}.{k}.safetensors": r
+        named = {f"node-{node}.safetensors" if len(records) == 1 else f"node-{node}.{k}.safetensors": r
                  for k, r in records.items()}  # fmt: skip
-        for file, record in files.items():
+        for file, record in named.items():
             self._write(round_, file, _tensors(record))
         metrics = {key: value for record in reply.content.metric_records.values() for key, value in record.items()}
         examples = metrics.get(getattr(self.strategy, "weighted_by_key", "num-examples"))
-        return {"node": node, "files": list(files), "examples": examples, "metrics": metrics}
+        return {"node": node, "files": list(named), "examples": examples, "metrics": metrics}
 
     def _write(self, round_: int, name: str, content: bytes) -> None:
         files.replace(self.folder / f"round-{round_}" / name, content, instead="folder")
