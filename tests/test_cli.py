@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from dosimeter import data, models, servers
-from dosimeter.cli import app
+from dosimeter.cli import app, main
 from dosimeter.store import read_run
 
 MODEL = """
@@ -36,6 +36,9 @@ def poisoned():
 def wide(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 3))
 def regression(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.Sigmoid(), nn.Linear(16, 1))
 def half_square(output, labels): return 0.5 * (output[:, 0] - labels).square().mean()
+class Crashing(nn.Flatten):
+    def forward(self, x): return {}["a mistake of ours"]
+def crashing(): return nn.Sequential(Crashing(), make_model())
 NOT_A_FUNCTION = 3
 """
 
@@ -370,6 +373,17 @@ def test_bad_input_gets_one_clear_line_and_writes_nothing(
     assert says in err
     assert also in err
     assert sorted(p.name for p in here.iterdir()) == before
+
+
+def test_a_crash_shows_its_traceback_and_is_no_failed_gate(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dosimeter", *QUICK, "--model", "mine.py:crashing"])
+    with pytest.raises(SystemExit) as crash:
+        main()
+    assert crash.value.code == 70
+    assert "Traceback" in (said := capsys.readouterr().err)
+    assert "KeyError: 'a mistake of ours'" in said
 
 
 def test_a_wrong_option_is_refused_too(here: Path) -> None:

@@ -167,15 +167,23 @@ class TwoOutputs(nn.Module):
         (nn.Conv2d(1, 10, 3), None, "does not fit cross-entropy"),
         (TwoOutputs(), None, "returns a tuple"),
         (small_model(3), lambda output, labels: F.mse_loss(output, labels[:, :7]), "loss cannot take output"),
-        (small_model(), lambda output, labels: output, "must return one number"),
+        (small_model(), lambda output, labels: output, "must return a scalar"),
+        (small_model(), lambda output, labels: 0.5, "must return a scalar, .* got a float"),
     ],
-    ids=["none", "channels", "classes", "map", "tuple", "loss", "vector"],
+    ids=["none", "channels", "classes", "map", "tuple", "loss", "vector", "float"],
 )
 def test_a_model_that_cannot_be_audited_is_refused(model: nn.Module, loss: dm.types.Loss | None, says: str) -> None:
     victims = some_victims(12)
     with pytest.raises(ModelError, match=says) as refused:
         dm.audit(model, victims.take(slice(0, 12)), attack=QUICK, loss=loss)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_loss_of_every_image_is_refused(batch: int) -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 1, batch=batch, seed=1)
+    with pytest.raises(ModelError, match=rf"must return a scalar, .* got shape \({batch},\)"):
+        dm.audit(small_model(), victims, attack=QUICK, loss=nn.CrossEntropyLoss(reduction="none"))
 
 
 @pytest.mark.parametrize("factor", [255.0, -1.0])

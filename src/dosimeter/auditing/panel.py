@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dosimeter import rng
 from dosimeter.auditing.contenders import Contender, contenders
 from dosimeter.auditing.judge import Yardstick
 from dosimeter.auditing.result import Result
@@ -54,7 +55,8 @@ def audit_panel(
     progress: bool | None = None,
 ) -> Iterator[Trial]:
     """Audit by every attack of the panel in turn; the attack of the setting does not count."""
-    defended = setting.defense.on_model(model, victims.shape)
+    with rng.scoped(setting.seed, "defense", "model"):
+        defended = setting.defense.on_model(model, victims.shape)
     drawing = [layer for layer in defended.modules() if isinstance(layer, Secretive)]
     scopes = {secret.scope for layer in drawing for secret in layer.secrets().values()}
     for one in contenders(setting.defense, steps=steps, batch=victims.batch, scopes=scopes):

@@ -141,7 +141,7 @@ def _check_norms(norms: _Norms, mode: BatchNorm, noted: int) -> None:
 
 
 def _check_loss(target: Target, output: object, labels: Tensor, highest: int | None) -> None:
-    """The output fits the loss and the loss is one number."""
+    """The output fits the loss and the loss is a scalar."""
     if not isinstance(output, Tensor):
         raise ModelError(f"The model returns a {type(output).__name__}, expected one tensor; wrap it so that it does.")
     top = int(labels.max()) if highest is None else highest
@@ -158,5 +158,6 @@ def _check_loss(target: Target, output: object, labels: Tensor, highest: int | N
             f"The loss cannot take output of shape {tuple(output.shape)} with labels of shape {tuple(labels.shape)}: "
             f"{str(reason).splitlines()[0]}."
         ) from None
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        raise ModelError("The loss must return one number, the mean over the batch; it returns something else.")
+    if not isinstance(value, Tensor) or value.ndim:
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ModelError(f"The loss must return a scalar, the mean over the batch (reduction='mean'), got {got}.")

@@ -3,6 +3,9 @@
 `console.py` is where output goes; the other files are a command each.
 """
 
+import sys
+import traceback
+
 import typer
 
 from dosimeter.cli import bench
@@ -34,6 +37,14 @@ app.command("search-policies")(policies_command)
 app.add_typer(bench.app, name="bench")
 
 
+CRASHED = 70
+"""The exit code of a mistake of the program's own, EX_SOFTWARE; 1 is that of an audit that fails."""
+
+
 def main() -> None:
     """The program's entry."""
-    app()
+    try:
+        app()
+    except Exception:
+        traceback.print_exc()
+        sys.exit(CRASHED)
