@@ -212,7 +212,7 @@ def test_a_missing_breaching_is_said_and_never_raised(tmp_path: Path) -> None:
     [
         (("--only", "cnnn"), "Did you mean 'cnn'?"),
         (("--seconds", "0"), "more than 0 seconds"),
-        (("--out", __file__), "name another folder with --out"),
+        (("--out", __file__), "choose another --out"),
     ],
 )
 def test_bad_input_is_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -179,3 +179,31 @@ def test_bad_input_is_one_line_and_nothing_is_written(here: Path, words: tuple[s
     assert code == 2, err
     assert said in err
     assert not (here / "runs").exists()
+
+
+COMMANDS = ("train", "follow", "compare --defense none", "calibrate --defense noise", "study pooling")
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_folder_that_cannot_be_written_is_said_before_any_work(here: Path, words: str) -> None:
+    code, _, err = call(*words.split(), "--data", "absent.npz", "--out", "mine.py/run")  # before data is looked for
+    assert code == 2
+    assert "Cannot write 'mine.py/run': Not a directory; choose another --out." in err
+    code, _, err = call(*words.split(), "--data", "absent.npz", "--out", "new/run")
+    assert code == 2
+    assert "absent.npz" in err
+    assert sorted(path.name for path in here.iterdir()) == ["mine.py", "rows.npz"]
+
+
+def test_a_tilde_is_the_home_folder_in_every_option(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(here))
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    task = ("--model", "~/mine.py:make", "--data=~/rows.npz")
+    code, _, err = call("train", *task, "--protocol", "ppp:rounds=1,clients=2", "--out=~/run")
+    assert code == 0, err
+    assert (here / "run" / "seed-0" / "model.safetensors").is_file()
+    few = ("--victims", "1", "--steps", "1")
+    assert call("audit", *task, "--weights=~/run/seed-0/model.safetensors", *few, "--out", "~/audited")[0] == 0
+    assert (here / "audited" / "report.html").is_file()
+    assert not list((here / "elsewhere").iterdir())

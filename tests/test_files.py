@@ -48,3 +48,14 @@ def test_a_file_where_a_folder_should_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="choose another --out"):
         files.replace(tmp_path / "taken" / "name", b"")
     assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_a_folder_is_tried_before_work_and_left_as_it_was(tmp_path: Path) -> None:
+    files.check_writable(tmp_path / "new" / "run")
+    files.check_writable(tmp_path)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "taken").write_text("mine")
+    for place in ("taken", "taken/run", "null\0byte", "a" * 300):
+        with pytest.raises(OutputError, match=r"Cannot write .* choose another --out\."):
+            files.check_writable(tmp_path / place)
+    assert os.listdir(tmp_path) == ["taken"]

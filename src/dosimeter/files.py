@@ -2,6 +2,8 @@
 
 import json
 import os
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,31 @@ def replace(path: Path, content: bytes | str, *, instead: str = "--out") -> None
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
-        raise OutputError(f"Cannot write {str(path)!r}: {error.strerror or error}; choose another {instead}.") from None
+        raise _refused(path, error, instead) from None
 
 
 def replace_json(path: Path, value: dict[str, Any], *, instead: str = "--out") -> None:
     """The same of a value, as JSON."""
     replace(path, json.dumps(value, indent=1) + "\n", instead=instead)
+
+
+def check_writable(folder: Path, *, instead: str = "--out") -> None:
+    """Refuse a folder that cannot be written, before work is lost to it, by writing there; nothing of that stays."""
+    missing: list[Path] = []
+    try:
+        place = folder.resolve()
+        missing = [each for each in (place, *place.parents) if not each.exists()]
+        if missing:
+            place.mkdir(parents=True)
+        tempfile.TemporaryFile(dir=place).close()
+    except (OSError, ValueError, RuntimeError) as error:  # a null byte is a ValueError, a loop of links a RuntimeError
+        raise _refused(folder, error, instead) from None
+    finally:
+        with suppress(OSError):
+            for each in missing:
+                each.rmdir()
+
+
+def _refused(path: Path, error: Exception, instead: str) -> OutputError:
+    why = getattr(error, "strerror", None) or error
+    return OutputError(f"Cannot write {str(path)!r}: {why}; choose another {instead}.")

@@ -14,7 +14,7 @@ measuring  the whole measurement          report   its tables, file and plot
 from dosimeter.benchmarks.agreement import compare
 from dosimeter.benchmarks.measuring import FULL, QUICK, Effort, run
 from dosimeter.benchmarks.profile import profiles
-from dosimeter.benchmarks.report import prepare, show, write
+from dosimeter.benchmarks.report import show, write
 from dosimeter.benchmarks.training import Pace, paces
 
-__all__ = ["FULL", "QUICK", "Effort", "Pace", "compare", "paces", "prepare", "profiles", "run", "show", "write"]
+__all__ = ["FULL", "QUICK", "Effort", "Pace", "compare", "paces", "profiles", "run", "show", "write"]

@@ -1,6 +1,5 @@
 """A measurement on a terminal, as `bench.json` and as the plot `bench.svg`."""
 
-import os
 from collections.abc import Callable, Sequence
 from math import log
 from pathlib import Path
@@ -12,7 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from dosimeter import files
-from dosimeter.errors import OutputError
 from dosimeter.reports import plot
 from dosimeter.reports.markup import Html, tag
 from dosimeter.reports.plot import Frame
@@ -23,16 +21,6 @@ STYLE = """
 text { font: 13px sans-serif; fill: #5b6573; } .axis { stroke: #5b6573; } .grid { stroke: #e2dfd7; }
 polyline { fill: none; stroke-width: 2.5; } circle { stroke: none; }
 """
-
-
-def prepare(folder: Path) -> None:
-    """Make the folder, before minutes of measuring are lost to a wrong path."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(13, "Permission denied")
-    except OSError as error:
-        raise OutputError(f"Cannot write to {folder}: {error.strerror}; name another folder with --out.") from None
 
 
 def write(found: dict[str, Any], folder: Path) -> None:

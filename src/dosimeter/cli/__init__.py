@@ -3,10 +3,14 @@
 `console.py` is where output goes; the other files are a command each.
 """
 
+import os.path
+import re
 import sys
 import traceback
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from dosimeter.cli import bench
 from dosimeter.cli.audit import audit_command
@@ -18,7 +22,17 @@ from dosimeter.cli.study import study_command
 from dosimeter.cli.tradeoff import calibrate_command, compare_command
 from dosimeter.cli.train import follow_command, train_command
 
+
+class _AtHome(TyperGroup):
+    """Commands in whose options a path may begin at home: shells leave --out=~/runs as it is."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        home = os.path.expanduser("~")
+        return super().parse_args(ctx, [re.sub(r"(^|[=|])~(?=/|$)", lambda at: at[1] + home, word) for word in args])
+
+
 app = typer.Typer(
+    cls=_AtHome,
     help="Measure how much private training data a federated client's update gives away.",
     no_args_is_help=True,
     add_completion=False,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from dosimeter import benchmarks
+from dosimeter import benchmarks, files
 from dosimeter.attacks import presets
 from dosimeter.cli.console import out, refusals
 from dosimeter.task import load_task
@@ -47,7 +47,7 @@ def engine_command(
     with refusals():
         effort = benchmarks.QUICK if quick else benchmarks.FULL
         effort = effort if seconds is None else replace(effort, seconds=seconds)
-        benchmarks.prepare(out_)
+        files.check_writable(out_)
         found = benchmarks.run(effort, only=only or (), python=breaching)
         benchmarks.write(found, out_)
     benchmarks.show(found, out)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dosimeter import metrics, spec
+from dosimeter import files, metrics, spec
 from dosimeter.attacks import AverageOrders, GuessSteps, Search
 from dosimeter.errors import SettingError
 from dosimeter.types import Attack
@@ -24,6 +24,13 @@ def guessing(attack: Attack, steps: str | None, rates: str | None, orders: int |
         guesses=() if steps is None else spec.several("--guess-local-steps", steps, int),
         rates=() if rates is None else spec.several("--guess-local-lr", rates, float),
     )
+
+
+def place(given: Path | None, name: str) -> Path:
+    """The folder that was given, or one under runs/; refused before any work where it cannot be written."""
+    folder = given or Path("runs") / name
+    files.check_writable(folder)
+    return folder
 
 
 def fresh(name: str) -> Path:

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from dosimeter import studies
 from dosimeter.cli.console import err, out, refusals
+from dosimeter.cli.parts import place
 from dosimeter.errors import SettingError, unknown
 from dosimeter.reports import charts
 
@@ -27,7 +28,9 @@ def study_command(
 ) -> None:
     """Run a study and print its table in Markdown; rows that are in its file already are not run again."""
     with refusals():
-        folder = out_ or Path("runs") / f"study-{name}"
+        if name not in (*studies.BY_NAME, DENSITIES):
+            raise SettingError(unknown("study", name, [*studies.BY_NAME, DENSITIES]))
+        folder = place(out_, f"study-{name}")
         if name == DENSITIES:
             if only or data:
                 raise SettingError(
@@ -35,8 +38,6 @@ def study_command(
                 )
             _densities(folder, victims or 1000, steps or 400)
             return
-        if name not in studies.BY_NAME:
-            raise SettingError(unknown("study", name, [*studies.BY_NAME, DENSITIES]))
         study = studies.BY_NAME[name]
         rows = tuple(
             replace(row, victims=victims or row.victims, steps=steps or row.steps, data=data or row.data)

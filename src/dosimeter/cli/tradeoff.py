@@ -13,6 +13,7 @@ from dosimeter import data, defenses, files, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import Setting, Yardstick
 from dosimeter.cli.console import err, out, refusals
+from dosimeter.cli.parts import place
 from dosimeter.cli.train import DATA, MODEL, PROTOCOL
 from dosimeter.errors import OutputError, SettingError
 from dosimeter.federated import Federation
@@ -47,11 +48,11 @@ def compare_command(
     """Train with each defense and have it meet all attacks made for it: accuracy against privacy."""
     with refusals():
         chosen = {words: spec.joined("defense", words, defenses.BY_NAME) for words in defense}
+        folder = place(out_, f"compare-{Path(model.partition(':')[0]).stem}")
         comparison = _comparison(
             model, data_, protocol, victims=victims, steps=steps, seed=seed, seeds=seeds, threshold=threshold,
             trained=trained,
         )  # fmt: skip
-        folder = out_ or Path("runs") / f"compare-{Path(model.partition(':')[0]).stem}"
         said = f"{model} {data_} {protocol} victims {victims} steps {steps} seeds {seeds} from {seed} trained {trained}"
         said += f" threshold {threshold:g}"
         rows = _read(folder / BALANCES, said, Balance._fields, Balance._field_defaults)
@@ -59,8 +60,7 @@ def compare_command(
         try:
             for words, each in chosen.items():
                 if words not in kept:
-                    place = folder / _safe(words)
-                    kept[words] = comparison.balance(words, each, place)
+                    kept[words] = comparison.balance(words, each, folder / _safe(words))
                     _write(folder / BALANCES, said, [balance._asdict() for balance in kept.values()])
                 err.print(escape(f"{words}: {kept[words].verdict}"), highlight=False, soft_wrap=True)
         except KeyboardInterrupt:
@@ -93,10 +93,10 @@ def calibrate_command(
     """Find the weakest setting of a defense that stops all attacks made for it, and its accuracy."""
     with refusals():
         made = spec.joined("defense", defense, defenses.BY_NAME)
+        folder = place(out_, f"calibrate-{_safe(defense)}")
         comparison = _comparison(
             model, data_, protocol, victims=victims, steps=steps, seed=seed, seeds=1, threshold=threshold, trained=False
         )
-        folder = out_ or Path("runs") / f"calibrate-{_safe(defense)}"
         said = f"{defense} {model} {data_} victims {victims} steps {steps} seed {seed} threshold {threshold:g}"
         kept = {row["value"]: row["success"] for row in _read(folder / STRENGTHS, said, ("value", "success"))}
 

@@ -12,6 +12,7 @@ from dosimeter import data, federated, servers, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import Setting, Yardstick
 from dosimeter.cli.console import err, out, refusals
+from dosimeter.cli.parts import place
 from dosimeter.federated import Training
 from dosimeter.federated.accounting import epsilon_words, privacy_words
 from dosimeter.federated.leakage import Point, follow
@@ -39,7 +40,7 @@ def train_command(
 ) -> None:
     """Train a federation in this process and report its accuracy, round by round."""
     with refusals():
-        folder = out_ or Path("runs") / f"train-{Path(model.partition(':')[0]).stem}-{protocol.partition(':')[0]}"
+        folder = place(out_, f"train-{Path(model.partition(':')[0]).stem}-{protocol.partition(':')[0]}")
         found: dict[int, Training] = {}
         try:
             for each in range(seed, seed + seeds):
@@ -84,9 +85,9 @@ def follow_command(
     """Train, and attack the same victims at chosen rounds: leakage and accuracy over training."""
     with refusals():
         moments = spec.several("--at", at, int)
-        task = Setup(model=model, data=data_, protocol=protocol, defense=defense, seed=seed).federation()
         chosen = spec.make("attack", attack, presets.BY_NAME, steps=steps)
-        folder = out_ or Path("runs") / f"follow-{Path(model.partition(':')[0]).stem}-{chosen.name}"
+        folder = place(out_, f"follow-{Path(model.partition(':')[0]).stem}-{chosen.name}")
+        task = Setup(model=model, data=data_, protocol=protocol, defense=defense, seed=seed).federation()
         setting = Setting(attack=chosen, seed=seed, dtype=torch.float32, workers=workers)
         picked = data.pick(task.dataset, victims, batch=batch, seed=seed, split=split)
         try:
