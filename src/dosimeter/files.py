@@ -10,16 +10,18 @@ from typing import Any
 from dosimeter.errors import OutputError
 
 
-def replace(path: Path, content: bytes | str, *, instead: str = "--out") -> None:
+def replace(path: Path, content: bytes | str, *, instead: str = "--out", mode: int = 0o666) -> None:
     """Put a file in its place in one go, with the folders above it; an older one gives way only then.
 
     Args:
         instead: what the user can choose where this place cannot be written.
+        mode: who may read it, less what the process masks.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            draft.touch(mode)  # before there is anything to read
             draft.write_bytes(content.encode() if isinstance(content, str) else content)
             draft.replace(path)
         finally:
@@ -28,9 +30,9 @@ def replace(path: Path, content: bytes | str, *, instead: str = "--out") -> None
         raise _refused(path, error, instead) from None
 
 
-def replace_json(path: Path, value: dict[str, Any], *, instead: str = "--out") -> None:
+def replace_json(path: Path, value: dict[str, Any], *, instead: str = "--out", mode: int = 0o666) -> None:
     """The same of a value, as JSON."""
-    replace(path, json.dumps(value, indent=1) + "\n", instead=instead)
+    replace(path, json.dumps(value, indent=1) + "\n", instead=instead, mode=mode)
 
 
 def check_writable(folder: Path, *, instead: str = "--out") -> None:

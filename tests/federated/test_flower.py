@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from safetensors.torch import load_file
 
 from dosimeter import federated
@@ -94,6 +95,37 @@ def test_nodes_that_are_no_client_are_left_out(digits: str, tmp_path: Path) -> N
     setup = Setup(model=SMALL, data=digits, protocol="ppp:clients=2,rounds=1,batch_size=8", out=str(tmp_path))
     run_here(server_app(setup), client_app(setup), nodes=3)
     assert [entry["clients"] for entry in read_history(tmp_path)["rounds"]] == [2]
+
+
+GARBAGE = {
+    "nothing": RecordDict(),
+    "no arrays": RecordDict({"metrics": MetricRecord({"num-examples": 1, "partition-id": 0})}),
+    "bytes": RecordDict({"arrays": ArrayRecord({"w": Array("float13", (2,), "numpy.ndarray", b"junk")})}),
+    "other figures": RecordDict({"arrays": ArrayRecord(), "metrics": MetricRecord({"num-examples": [1, 2]})}),
+}
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
+def test_a_garbage_reply_is_left_out_of_its_round(
+    kind: str, what: str, digits: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    share = ",share=0.7" if kind == "query" else ""
+    protocol = f"ppp:clients=3,rounds=2,batch_size=8,validation=0.2{share}"
+    setup = Setup(model=SMALL, data=digits, protocol=protocol, out=str(tmp_path))
+    app = client_app(setup)
+
+    def one_is_hostile(message: Message, context: Context) -> Message:
+        hostile = context.node_config["partition-id"] == 0 and message.metadata.message_type.startswith(kind)
+        return Message(GARBAGE[what], reply_to=message) if hostile else app(message, context)
+
+    run_here(server_app(setup), one_is_hostile, nodes=3)  # type: ignore[arg-type]
+    rounds = read_history(tmp_path)["rounds"]
+    assert len(rounds) == 2
+    assert {entry["clients"] for entry in rounds} == {"train": {2}, "evaluate": {3}, "query": {1, 2}}[kind]
+    assert all("validation_loss" in entry for entry in rounds)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any("node 1000 " in line for line in said)
 
 
 def test_a_missing_flower_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,24 +2,27 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Result, Strategy
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from dosimeter import clients, defenses, metrics, presets
-from dosimeter.errors import DataError, OutputError, SettingError, UpdateError
-from dosimeter.flower import Keep, audit_kept, defend, read_kept, run_here
+from dosimeter.errors import DataError, SettingError, UpdateError
+from dosimeter.flower import Here, Keep, audit_kept, defend, read_kept, run_here
 
 RATE = 0.1
 
@@ -123,10 +126,133 @@ def test_a_wrapped_strategy_keeps_its_own_attributes(tmp_path: Path) -> None:
     assert Keep(FedAvg(fraction_train=0.25), tmp_path).fraction_train == 0.25
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_said_and_training_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="another folder"):
-        ended(Keep(FedAvg(), tmp_path / "file"), users_client())
+    found = ended(Keep(FedAvg(), tmp_path / "file"), users_client())
+    for name, tensor in ended(FedAvg(), users_client()).items():
+        torch.testing.assert_close(found[name], tensor, atol=1e-6, rtol=1e-6)
+    assert warned(caplog, "Not a directory") == 4  # what is sent and what comes back in each of two rounds
+
+
+def warned(caplog: pytest.LogCaptureFixture, words: str) -> int:
+    return sum(words in record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+
+
+class Tolerant(FedAvg):
+    """Leaves out what it cannot use, as somebody's careful strategy would."""
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        whole = [r for r in replies if r.has_content() and r.content.array_records.keys() == {"arrays"}]
+        return super().aggregate_train(server_round, whole[:1])
+
+
+@pytest.fixture(autouse=True)
+def _inside_a_server() -> None:
+    """Messages can be made in a process that has a grid."""
+    Here(users_client(), 1)
+
+
+def reply_of(node: int, content: RecordDict | Error) -> Message:
+    told = Message(RecordDict(), dst_node_id=node, message_type="train")
+    told.metadata.__dict__["_message_id"] = "asked"
+    return Message(content, reply_to=told)
+
+
+def told_of(node: int, **records: ArrayRecord) -> Message:
+    return reply_of(node, RecordDict({**records, "metrics": MetricRecord({"num-examples": 1})}))
+
+
+BEFORE = ArrayRecord(make().state_dict())
+GOOD = ArrayRecord({name: t + 0.1 if t.is_floating_point() else t for name, t in make().state_dict().items()})
+
+
+def one_round(strategy: Strategy, *replies: Message) -> ArrayRecord | None:
+    """What a strategy makes of these in its first round."""
+    list(strategy.configure_train(1, BEFORE, ConfigRecord(), Here(users_client(), 3)))
+    return strategy.aggregate_train(1, replies)[0]
+
+
+def test_no_name_of_a_message_becomes_a_path(tmp_path: Path) -> None:
+    folder, aim = tmp_path / "a" / "b" / "kept", tmp_path / "global_model.safetensors"
+    aim.write_text("mine")
+    hostile = ["/../../../global_model", "/../before", "arrays", "x" * 5000, "a\0b"]
+    reply = reply_of(7, RecordDict({name: ArrayRecord({"w": Array(np.ones(2))}) for name in hostile}))
+    one_round(Keep(Tolerant(), folder), reply, told_of(5, arrays=GOOD))
+    assert aim.read_text() == "mine"
+    expected = ["before", "node-5", "node-7", *(f"node-7.{number}" for number in range(1, 5))]
+    assert sorted(path.stem for path in tmp_path.rglob("*.safetensors") if path != aim) == expected
+    first, second = read_kept(folder)
+    assert (first.node, second.node) == (5, 7)
+    assert first.before.keys() == first.after.keys()  # the other's /../before did not take its place
+    with safe_open(folder / "round-1" / "node-7.1.safetensors", "pt") as file:
+        assert file.metadata() == {"record": "/../before"}
+    assert {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()} == {0o600}
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "{}/outside.safetensors", "./node-5.safetensors"])
+def test_no_name_of_an_index_is_a_path(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "kept"
+    one_round(Keep(Tolerant(), folder), told_of(5, arrays=GOOD))
+    shutil.copy(folder / "round-1" / "before.safetensors", folder / "outside.safetensors")
+    path = folder / "round-1" / "round.json"
+    told = json.loads(path.read_text())
+    told["replies"][0]["files"] = [name.format(folder)]
+    path.write_text(json.dumps(told))
+    with pytest.raises(DataError, match="not whole"):
+        list(read_kept(folder))
+
+
+class Personal(Tolerant):
+    """Sends every node weights of its own."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        state = make().state_dict()
+        for node in grid.get_node_ids():
+            own = ArrayRecord({name: torch.full_like(t, node) for name, t in state.items()})
+            yield Message(RecordDict({"arrays": own}), dst_node_id=node, message_type="train")
+
+
+def test_what_a_node_was_sent_is_what_its_update_begins_from(tmp_path: Path) -> None:
+    nodes = (1000, 1001)
+    one_round(Keep(Personal(), tmp_path), *(told_of(node, arrays=GOOD) for node in nodes))
+    assert [float(kept.before["1.bias"][0]) for kept in read_kept(tmp_path)] == list(nodes)
+    one_round(Keep(Tolerant(), tmp_path), *(told_of(node, arrays=GOOD) for node in nodes))  # nothing of it stays
+    assert all(torch.equal(kept.before["1.bias"], make().state_dict()["1.bias"]) for kept in read_kept(tmp_path))
+
+
+GARBAGE = {
+    "an error": Error(3, "out of battery"),
+    "nothing": RecordDict(),
+    "no arrays": RecordDict({"metrics": MetricRecord({"num-examples": 1})}),
+    "no tensors": RecordDict({"arrays": ArrayRecord()}),
+    "a broken type": RecordDict({"arrays": ArrayRecord({"w": Array("float13", (2,), "numpy.ndarray", b"junk")})}),
+    "bytes": RecordDict({"arrays": ArrayRecord({"w": Array("float32", (2,), "pickle", b"junk")})}),
+    "words": RecordDict({"arrays": ArrayRecord({"w": Array(np.array(["a", "b"]))})}),
+    "a name that is the header's": RecordDict({"arrays": ArrayRecord({"__metadata__": Array(np.ones(2))})}),
+    "a huge name": RecordDict({"arrays": ArrayRecord({"w" * 110_000_000: Array(np.ones(2))})}),
+    "other shapes": RecordDict({"arrays": ArrayRecord({name: Array(np.ones(3)) for name in make().state_dict()})}),
+    "no count": RecordDict({"arrays": GOOD, "metrics": MetricRecord({"num-examples": [-1.0, 2.0]})}),
+    "not numbers": RecordDict({"arrays": ArrayRecord({k: t * torch.nan for k, t in make().state_dict().items()})}),
+}
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+def test_a_garbage_reply_stops_neither_training_nor_the_audit_of_the_others(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = GARBAGE[what]
+    assert one_round(Keep(Tolerant(), tmp_path), told_of(5, arrays=GOOD), reply_of(6, content)) is not None
+    told = json.loads((tmp_path / "round-1" / "round.json").read_text())["replies"]
+    assert [entry["node"] for entry in told] == [5, 6]
+    found = audit_kept(tmp_path, make(), attack=presets.analytic(), shape=(1, 8, 8))
+    assert [each.kept.node for each in found] == ([5, 6] if what == "no count" else [5])
+    assert what in ("an error", "no count") or warned(caplog, "node 6") == 1
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -2,12 +2,15 @@
 
 import copy
 import json
+import math
 import os
 import threading
 from collections.abc import Iterator
+from logging import WARNING
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flwr.common.logger import log
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -50,11 +53,14 @@ def read_kept(folder: str | Path) -> Iterator[Kept]:
     for path in rounds:
         try:
             document = json.loads(path.read_text())
-            before = load_file(path.parent / BEFORE)
+            there = {each.name: each for each in path.parent.iterdir()}  # names are looked up here and are never paths
+            shared = load_file(there[BEFORE])
             for entry in document["replies"]:
                 for file in entry["files"][:1]:
-                    after = load_file(path.parent / file)
-                    yield Kept(document["round"], entry["node"], before, after, entry["examples"], entry["metrics"])
+                    own = f"node-{entry['node']}.{BEFORE}"
+                    before, after = load_file(there[own]) if own in there else shared, load_file(there[file])
+                    count = _count(entry["examples"])
+                    yield Kept(document["round"], entry["node"], before, after, count, entry["metrics"])
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as reason:
             raise DataError(f"{path.parent} is not whole ({reason}); run the app again with Keep.") from None
 
@@ -91,16 +97,32 @@ def audit_kept(
     """
     batch, rest = more.get("batch"), {key: value for key, value in more.items() if key != "batch"}
 
-    def work(kept: Kept) -> Attacked:
+    def work(kept: Kept) -> Attacked | UpdateError:
         size = int(batch or kept.examples or 1)
-        update = kept.update(model, lr)
-        return Attacked(kept, reconstruct(kept.model(model), update, attack=attack, shape=shape, batch=size, **rest))
+        try:
+            update = kept.update(model, lr)
+            found = reconstruct(kept.model(model), update, attack=attack, shape=shape, batch=size, **rest)
+        except UpdateError as reason:
+            return reason
+        return Attacked(kept, found)
 
     wanted = [
         kept for kept in read_kept(folder) if (not rounds or kept.round in rounds) and (kept.examples or 1) <= most
     ]
     # Side by side on one thread each: a second thread in one small search mostly waits.
-    return engine.threads.run(work, wanted, workers=os.cpu_count() or 1, stop=threading.Event())
+    tried = engine.threads.run(work, wanted, workers=os.cpu_count() or 1, stop=threading.Event())
+    found = [each for each in tried if isinstance(each, Attacked)]
+    for kept, each in zip(wanted, tried, strict=False):
+        if isinstance(each, UpdateError):
+            if not found:
+                raise each
+            log(WARNING, "The update of node %s in round %s is left out: %s", kept.node, kept.round, each)
+    return found
+
+
+def _count(examples: object) -> int | None:
+    """A number that a client sent, if it is one."""
+    return int(examples) if isinstance(examples, int | float) and 1 <= examples < math.inf else None
 
 
 def _named(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
@@ -113,4 +135,10 @@ def _named(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
             f"Expected the tensors of {type(model).__name__}, got others: {sorted(state.keys() ^ set(expected))[:3]}; "
             "give the model that the app trains."
         )
+    for name, tensor in model.state_dict().items():
+        if state[name].shape != tensor.shape:
+            raise UpdateError(
+                f"Expected {name!r} of shape {tuple(tensor.shape)}, got {tuple(state[name].shape)}; "
+                "give the model that the app trains."
+            )
     return state

@@ -1,25 +1,29 @@
 """Our server as a ServerApp: Flower's FedAvg, with the clients and the sums that rounds in this process have."""
 
-import copy
 import math
+import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from logging import WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from dosimeter.errors import ModelError
+from dosimeter.errors import UpdateError
 from dosimeter.federated.accounting import privacy
 from dosimeter.federated.checkpoint import Checkpoint, write_checkpoint
 from dosimeter.federated.federation import State
-from dosimeter.federated.flower.client import PARTITION
+from dosimeter.federated.flower.client import PARTITION, Figures
 from dosimeter.federated.flower.keep import Keep
-from dosimeter.federated.server import chosen, evaluate
+from dosimeter.federated.server import Score, average, chosen, evaluate
 from dosimeter.federated.setup import DEFAULT, Setup
-from dosimeter.federated.training import _samples, _stale
+from dosimeter.federated.training import _check_finite, _samples, _stale
+
+T = TypeVar("T")
 
 
 def server_app(setup: Setup = DEFAULT) -> ServerApp:
@@ -43,15 +47,19 @@ def server_app(setup: Setup = DEFAULT) -> ServerApp:
 
 
 class Rounds(FedAvg):
-    """FedAvg with the clients that `federated.chosen` names, summed in float64 in the order of their numbers."""
+    """FedAvg with the clients that `federated.chosen` names, and the server's own sums in the order of their numbers.
+
+    A reply that says something else than ours do is left out of its round, and the log tells.
+    """
 
     def __init__(self, setup: Setup) -> None:
-        super().__init__(train_metrics_aggr_fn=_totals, evaluate_metrics_aggr_fn=_means)
+        super().__init__()
         self.setup, self.federation = setup, setup.federation()
         self.history: list[dict[str, Any]] = []
         self._clients: dict[int, int] = {}  # by node
-        self._before = ArrayRecord()
-        self._trained, self._tested = MetricRecord(), MetricRecord()
+        self._before: State = {}
+        self._trained: Figures = {}
+        self._tested: Figures = {}
         self._took_part: list[int] = []
         self._began = 0.0
 
@@ -59,7 +67,7 @@ class Rounds(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Messages to this round's clients; to none once the validation loss has been stale for long."""
-        self._began, self._before = time.perf_counter(), arrays
+        self._began, self._before = time.perf_counter(), dict(arrays.to_torch_state_dict())
         validated = [entry for entry in self.history if "validation_loss" in entry]
         if _stale(validated, self.federation.protocol.patience):
             return []
@@ -73,26 +81,16 @@ class Rounds(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The mean of what came, in float64; counters, which are no floats, as the first client has them."""
-        came = sorted(
-            (reply for reply in replies if not reply.has_error()),
-            key=_client_of,
-        )
-        self._took_part = [_client_of(reply) for reply in came]
-        mean, metrics = super().aggregate_train(server_round, [_double(reply) for reply in came])
-        self._trained = metrics or MetricRecord()
-        if mean is None:
+        """The mean of what came."""
+        came = sorted(_read(replies, self._update), key=lambda each: each.client)
+        self._took_part, self._trained = [each.client for each in came], {}
+        if not came:
             return None, None
-        first = came[0].content.array_records["arrays"].to_torch_state_dict()
-        state: State = dict(self._before.to_torch_state_dict())
-        for name, tensor in mean.to_torch_state_dict().items():
-            state[name] = tensor.to(first[name].dtype) if first[name].is_floating_point() else first[name]
-            if state[name].is_floating_point() and not state[name].isfinite().all():
-                raise ModelError(
-                    f"Training diverged: {name!r} is not finite after round {server_round}; use a smaller learning "
-                    "rate or less noise."
-                )
-        return ArrayRecord(state), metrics
+        state = {**self._before, **average([each.state for each in came], [each.examples for each in came])}
+        _check_finite(state, server_round - 1)
+        loss = sum(each.loss * each.examples for each in came) / sum(each.examples for each in came)
+        self._trained = {"clients": len(came), "steps": max(each.steps for each in came), "train_loss": loss}
+        return ArrayRecord(state), MetricRecord(self._trained)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -104,16 +102,19 @@ class Rounds(FedAvg):
         return self._tell(server_round, arrays, config, self._present(grid), MessageType.EVALUATE)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        found = super().aggregate_evaluate(server_round, list(replies))
-        self._tested = found or MetricRecord()
-        return found
+        """The means of the clients' figures, without those who have none."""
+        keys = ("validation-loss", *(Score._fields if self.setup.tested else ()))
+        each = _read(replies, lambda reply: {key: float(_plain(reply, "metrics")[key]) for key in keys})
+        known = {key: [found[key] for found in each if not math.isnan(found[key])] for key in keys}
+        self._tested = {key.replace("-", "_"): statistics.fmean(values) for key, values in known.items() if values}
+        return MetricRecord(self._tested)
 
     def note(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """One entry a round, as rounds in this process write them; the server's own test is made here."""
         if server_round == 0 or not self._trained:
             return None
         state: State = dict(arrays.to_torch_state_dict())
-        entry: dict[str, Any] = {"round": server_round, **_plain(self._trained), **_plain(self._tested)}
+        entry: dict[str, Any] = {"round": server_round, **self._trained, **self._tested}
         if self.setup.tested and self._own():
             entry["random_key"] = evaluate(self.federation, {**state, **self.federation.initial_private()}).accuracy
         elif self.setup.tested:
@@ -154,44 +155,49 @@ class Rounds(FedAvg):
         """Ask who is new which client it is, which only matters where some of them are chosen."""
         new = [node for node in nodes if node not in self._clients]
         ask = [Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY) for node in new]
-        for reply in grid.send_and_receive(ask, timeout=self.setup.timeout) if ask else ():
-            if not reply.has_error():
-                self._clients[reply.metadata.src_node_id] = _plain(reply.content.metric_records["client"])[PARTITION]
+        came = grid.send_and_receive(ask, timeout=self.setup.timeout) if ask else ()
+        self._clients |= _read(came, lambda reply: (reply.metadata.src_node_id, self._client(_plain(reply, "client"))))
+
+    def _client(self, figures: dict[str, Any]) -> int:
+        client = int(figures[PARTITION])
+        if client not in range(self.federation.protocol.clients):
+            raise UpdateError(f"there is no client {client}")
+        return client
+
+    def _update(self, reply: Message) -> "_Update":
+        figures, arrays = _plain(reply, "metrics"), reply.content.array_records["arrays"]
+        state: State = dict(arrays.to_torch_state_dict())
+        wanted = {name: t.shape for name, t in self._before.items() if name not in self.federation.private}
+        if {name: t.shape for name, t in state.items()} != wanted:
+            raise UpdateError("its tensors are not those of the model")
+        steps, loss, examples = int(figures["steps"]), float(figures["train-loss"]), int(figures["num-examples"])
+        if examples < 1:
+            raise UpdateError(f"it is of {examples} images")
+        return _Update(self._client(figures), state, examples, steps, loss)
 
 
-def _client_of(reply: Message) -> int:
-    return int(_plain(reply.content.metric_records["metrics"])[PARTITION])
+class _Update(NamedTuple):
+    """What a client of ours says after its round."""
+
+    client: int
+    state: State
+    examples: int
+    steps: int
+    loss: float
 
 
-def _double(reply: Message) -> Message:
-    """A copy whose floats are float64, so that the order of clients does not show in their sum."""
-    state = reply.content.array_records["arrays"].to_torch_state_dict()
-    twin = copy.copy(reply)
-    twin.__dict__["_content"] = RecordDict(
-        {
-            "arrays": ArrayRecord({name: t.double() if t.is_floating_point() else t for name, t in state.items()}),
-            "metrics": reply.content.metric_records["metrics"],
-        }
-    )
-    return twin
-
-
-def _totals(records: list[RecordDict], weight: str) -> MetricRecord:
-    each = [_plain(record.metric_records["metrics"]) for record in records]
-    loss = sum(m["train-loss"] * m[weight] for m in each) / sum(m[weight] for m in each)
-    return MetricRecord({"clients": len(each), "steps": max(m["steps"] for m in each), "train_loss": loss})
-
-
-def _means(records: list[RecordDict], weight: str) -> MetricRecord:
-    """Of the clients' figures, without those who have none."""
-    each = [_plain(record.metric_records["metrics"]) for record in records]
-    found = MetricRecord()
-    for key in each[0]:
-        values = [m[key] for m in each if not math.isnan(m[key])]
-        if key != weight and values:
-            found[key.replace("-", "_")] = sum(values) / len(values)
+def _read(replies: Iterable[Message], what: Callable[[Message], T]) -> list[T]:
+    """What replies say."""
+    found = []
+    for reply in replies:
+        try:
+            if reply.has_error():
+                raise UpdateError(reply.error.reason)
+            found.append(what(reply))
+        except Exception as reason:  # whatever somebody else's program sends
+            log(WARNING, "The reply of node %s is left out: %.200r", reply.metadata.src_node_id, reason)
     return found
 
 
-def _plain(record: MetricRecord) -> dict[str, Any]:
-    return dict(record.items())
+def _plain(reply: Message, name: str) -> dict[str, Any]:
+    return dict(reply.content.metric_records[name].items())
