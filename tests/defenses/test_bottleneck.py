@@ -32,7 +32,10 @@ def count(model: nn.Module) -> int:
     ("defense", "share"),
     [
         (Cvb(kernel=5), 9.90),  # CVB, Sec. VI-A
-        (Cvb(kernel=3), 3.69),
+        (Cvb(kernel=7), 19.21),
+        (Cvb(kernel=3), 3.69),  # CVB, Sec. IV; cut off to 3.68 there
+        (Cvb(kernel=1, position=3), 9.31),  # its formula, 2 (k_E^2 c K_E) + K_E c
+        (Cvb(kernel=1, position=(1, 3)), 9.31 + 0.58),
         (Precode(k=32, position=3, bias=False), 9.31),  # CVB, Table II
         (Precode(k=16, position=2, bias=False), 58.22),
         (Precode(k=8, position=1, bias=False), 114.10),
@@ -69,7 +72,7 @@ def decoder(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
     ],
     ids=repr,
 )
-def test_the_penalty_is_a_mean_over_images_in_bits(defense: Defense) -> None:
+def test_the_penalty_is_a_mean_over_images_in_bits_for_precode_and_nats_for_cvb(defense: Defense) -> None:
     model = defense.on_model(cnn(), SHAPE).double().eval()
     images, labels = torch.rand(3, *SHAPE, dtype=torch.float64), torch.tensor([1, 2, 3])
     zero = torch.zeros(3, 1, 1, dtype=torch.float64)
@@ -84,6 +87,7 @@ def test_the_penalty_is_a_mean_over_images_in_bits(defense: Defense) -> None:
         deviation = (raw / 2).exp() if defense.variant == "bayes" else F.softplus(raw)
         assert torch.allclose(seen["decoder"], F.linear(mean + deviation * next(iter(drawn.values())), *decoder(model)))
         beta = {"paper": 1e-3, "bayes": 0.0}[defense.variant] if defense.beta is None else defense.beta
+        beta /= math.log(2)  # PRECODE's program counts bits
     else:
         assert isinstance(defense, Cvb)
         beta = defense.beta
@@ -92,7 +96,7 @@ def test_the_penalty_is_a_mean_over_images_in_bits(defense: Defense) -> None:
     if getattr(defense, "variant", "paper") == "released":
         each = (mean.square() + deviation.exp() - deviation - 1) / 2
     # A sum over numbers or channels, a mean over images and positions.
-    extra = beta * each.sum(1).mean() / math.log(2)
+    extra = beta * each.sum(1).mean()
     whole = replace(target, drawn=drawn).objective(target.parameters, images, labels)
     assert torch.allclose(whole, F.cross_entropy(output, labels) + extra)
     assert torch.allclose(
@@ -124,13 +128,22 @@ def test_the_draw_is_the_clients_and_the_rest_of_the_model_is_kept(defense: Defe
         (Precode(position=0), "position 1 to 3, got 0"),
         (Precode(position=4), "position 1 to 3, got 4"),
         (Precode(before="nowhere"), "nowhere"),
-        (Cvb(position=3), "feature maps"),
+        (Cvb(position=0), "position 1 to 3, got 0"),
+        (Cvb(position=4), "position 1 to 3, got 4"),
     ],
     ids=repr,
 )
 def test_bad_places_are_refused(defense: Defense, says: str) -> None:
     with pytest.raises(SettingError, match=says):
         defense.on_model(cnn(), SHAPE)
+
+
+def test_no_flatten_is_looked_for_behind_an_earlier_layer() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Dropout(), nn.Linear(144, 5), nn.Linear(5, 3))
+    for defense in (Cvb(kernel=3), Cvb(kernel=3, position=1)):
+        assert places(model, (1, 8, 8), defense) == ["1"]
+    with pytest.raises(SettingError, match="feature maps"):
+        Cvb(kernel=3, position=2).on_model(model, (1, 8, 8))
 
 
 def test_bad_settings_are_refused() -> None:
@@ -146,11 +159,20 @@ def build(name: str) -> nn.Module:
     return models.build(name, shape=SHAPE, classes=10, mean=(0.5,), std=(0.25,), seed=0)
 
 
-def test_several_positions_get_a_bottleneck_each() -> None:
-    model = Cvb(position=(1, 2)).on_model(cnn(), SHAPE)
-    assert [m.mean.in_channels for m in model.modules() if hasattr(m, "deviation")] == [16, 32]
-    one, two = (count(Cvb(position=at).on_model(cnn(), SHAPE)) - count(cnn()) for at in (1, 2))
-    assert count(model) - count(cnn()) == one + two
+@pytest.mark.parametrize("positions", [(1, 2), (1, 3), (2, 3), (1, 2, 3)])  # CVB, Table VIII
+def test_several_positions_get_a_bottleneck_each(positions: tuple[int, ...]) -> None:
+    model = Cvb(position=positions).on_model(cnn(), SHAPE)
+    channels = {1: 16, 2: 32, 3: 64}
+    assert [m.mean.in_channels for m in model.modules() if hasattr(m, "deviation")] == [channels[p] for p in positions]
+    each = (count(Cvb(position=at).on_model(cnn(), SHAPE)) - count(cnn()) for at in positions)
+    assert count(model) - count(cnn()) == sum(each)
+
+
+def test_the_last_position_of_the_cnn_is_behind_its_activation_and_before_the_flatten() -> None:
+    assert places(cnn(), defense=Cvb(position=3)) == ["features.6"]
+    model = Cvb(position=3).on_model(cnn(), SHAPE)
+    assert isinstance(model.get_submodule("features.5"), nn.ReLU)
+    assert isinstance(model.get_submodule("features.6.layer"), nn.Flatten)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ SHAPE = (1, 16, 16)
         (Cvb(position=1) | Dropout(position=2), ["3", "6"]),
         (Cvb(position=1) | Dropout(), ["3", "8"]),
         (Cvb(position=1) | Cvb(position=1), ["3", "3"]),
+        (Cvb(position=1) | Cvb(position=2), ["3", "5"]),  # before the flatten
+        (Cvb(position=2) | Cvb(position=2), ["5", "5"]),
         (KeyLock(key=4) | Cvb(position=1), ["3"]),
         (KeyLock(key=4, share="lock") | Cvb(position=1), ["3"]),
         (Precode(k=4) | KeyLock(key=4) | Dropout(position=2), ["6", "8"]),
@@ -49,8 +51,8 @@ def test_positions_are_of_the_models_own_layers(defense: Defense, where: list[st
 
 
 def test_a_second_bottleneck_is_not_put_into_the_first() -> None:
-    with pytest.raises(SettingError, match="feature maps"):  # before the first linear layer there are none
-        (Cvb(position=1) | Cvb(position=2)).on_model(network(), SHAPE)
+    with pytest.raises(SettingError, match="feature maps"):  # behind the first linear layer there are none
+        (Cvb(position=1) | Cvb(position=3)).on_model(network(), SHAPE)
 
 
 @pytest.mark.parametrize("before", [Precode(k=4, position=2), KeyLock(key=4, share="lock"), KeyLock(key=4)], ids=repr)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dosimeter.defenses.base import Defense
-from dosimeter.defenses.places import Added, insert, own_order, weighted
+from dosimeter.defenses.places import Added, before_flatten, insert, own_order, weighted
 from dosimeter.defenses.shortcuts import behind_first_block
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Secret, Shape
@@ -47,7 +47,7 @@ class Bottleneck(Added):
         It is summed over the K numbers or channels and averaged over the positions of a map, if there are any: summed
         over positions too, CVB's own beta of 0.1 would hold a network at chance (docs/defenses.md).
         """
-        self.penalty = self._beta * divergence.flatten(1).sum(1) / (math.log(2) * divergence[0, 0].numel())
+        self.penalty = self._beta * divergence.flatten(1).sum(1) / divergence[0, 0].numel()
         return mean + deviation * self.noise
 
 
@@ -66,8 +66,8 @@ class Variational(Bottleneck):
     def forward(self, x: Tensor) -> Tensor:
         mean, raw = self.encoder(x.flatten(1)).chunk(2, dim=1)
         deviation = (raw / 2).exp() if self._logarithm else F.softplus(raw)
-        drawn = self.sample(mean, deviation, gaussian_divergence(mean, deviation))
-        decoded: Tensor = self.decoder(drawn)
+        bits = gaussian_divergence(mean, deviation) / math.log(2)  # as PRECODE's program counts
+        decoded: Tensor = self.decoder(self.sample(mean, deviation, bits))
         return decoded.reshape(x.shape)
 
 
@@ -149,11 +149,12 @@ class Precode(Defense):
 class Cvb(Defense):
     """The convolutional variational bottleneck (CVB, Sec. IV): PRECODE for feature maps, early in the model.
 
-    `kernel` and `scale` are the paper's k_E and s_E = K / C; `beta` weighs the divergence (Eq. 3), which the released
-    program computes as if the deviation were the logarithm of a variance (`variant`); layers and draw are the same in
-    both. `position` and `before` as in `Precode`, several of either put a bottleneck at each. By default it stands
-    behind the first convolution, or where a shortcut leads around that place behind the first block (Sec. VI-D).
-    Tokens (P, F) of a transformer are taken as P maps of sqrt(F) x sqrt(F).
+    `kernel` and `scale` are the paper's k_E and s_E = K / C; `beta` weighs the divergence (Eq. 3) in nats. `variant`
+    "released" is the program's divergence, which takes the deviation for the logarithm of a variance and so is least
+    at deviations of 0; layers and draw are the same. `position` and `before` as in `Precode`, though before the flatten
+    where maps are flattened on their way; several of either put a bottleneck at each. By default it stands behind the
+    first convolution, or where a shortcut leads around that place behind the first block (Sec. VI-D). Tokens (P, F) of
+    a transformer are taken as P maps of sqrt(F) x sqrt(F).
     """
 
     kernel: int = 5
@@ -178,10 +179,12 @@ class Cvb(Defense):
         return model
 
     def _places(self, model: nn.Module, shape: Shape) -> list[str]:
+        def place(position: int) -> str:
+            return before_flatten(model, shape, weighted(model, shape, position))
+
         if self.position is None:
-            return [behind_first_block(model, shape, list(own_order(model, shape)), weighted(model, shape, 1))]
-        positions = (self.position,) if isinstance(self.position, int) else self.position
-        return [weighted(model, shape, at) for at in positions]
+            return [behind_first_block(model, shape, own_order(model, shape), place(1))]
+        return [place(at) for at in ((self.position,) if isinstance(self.position, int) else self.position)]
 
     def _layer(self, inside: tuple[int, ...]) -> nn.Module:
         side = math.isqrt(inside[-1])

@@ -70,6 +70,18 @@ def weighted(model: nn.Module, shape: Shape, position: int | None) -> str:
     return found[at]
 
 
+def before_flatten(model: nn.Module, shape: Shape, place: str) -> str:
+    """`place`, or where a vector goes into it the model's `nn.Flatten` since the last convolution or linear layer."""
+    order = own_order(model, shape)
+    for path in reversed(order[: order.index(place)]) if len(run_order(model, shape)[place]) == 1 else ():
+        layer = model.get_submodule(path)
+        if isinstance(layer, nn.Flatten):
+            return path
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            break
+    return place
+
+
 def own_order(model: nn.Module, shape: Shape) -> list[str]:
     """The model's own modules in the order in which an image meets them."""
     own = own_modules(model)
