@@ -29,6 +29,18 @@ def test_every_model_is_in_the_study_of_architectures() -> None:
     assert sorted(row.model.partition(":")[0] for row in rows) == sorted(models.BY_NAME)
 
 
+def test_psnrs_of_inverting_gradients_stand_in_both_units() -> None:
+    """Its program normalises before it takes them; CIFAR-10's deviations say what that is worth."""
+    std = torch.tensor([0.2470, 0.2435, 0.2616])[:, None, None]
+    error = torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(0))
+    below = 10 * float((error / std).square().mean().log10() - error.square().mean().log10())
+    said = [row.published or "" for name in ("ablation", "pooling") for row in studies.BY_NAME[name].rows]
+    assert said[0] == "31.4 (19.36 on normalised images), basic setup"
+    for text in said:
+        ours, theirs = text.split(" on ")[0].split(" (")
+        assert float(ours) - float(theirs) == pytest.approx(below, abs=0.1)
+
+
 def test_a_stopped_study_goes_on_where_it_was(tmp_path: Path) -> None:
     first = next(iter(studies.run(TINY, tmp_path)))
     assert not first[2]
