@@ -149,6 +149,8 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
     cvb = presets.inverting_gradients_cvb()
     assert (cvb.stop.steps, cvb.stop.patience, cvb.stop.target) == (20_000, 4000, 1e-5)
     assert cvb.optimiser == optimisers.Adam(lr=1.0)
+    released = presets.inverting_gradients_cvb(tv=0.1, signed=True, keep="best")
+    assert (released.optimiser, released.keep) == (optimisers.Adam(lr=1.0, signed=True), "best")
     assert cvb.schedule == schedules.Plateau(patience=400, factor=0.1)
     assert cvb.prior == 0.01 * priors.TotalVariation()
     papers = {
