@@ -220,7 +220,7 @@ def cells(out: str) -> dict[str, str]:
 def test_the_models_stand_with_paper_parameters_images_and_settings(here: Path) -> None:
     rows = cells(call("list", "models")[1])
     assert list(rows) == list(models.BY_NAME)
-    assert rows["cnn"].startswith("CVB, Sec. IV | 65,962 parameters | from 29x29 | at hand ")
+    assert rows["cnn"].startswith("CVB, Sec. III-A | 65,962 parameters | from 29x29 | at hand ")
     assert rows["cnn"].endswith("width=16, activation=relu, bias=True")
     assert "sides in multiples of 4" in rows["vit"]
     assert "hidden=2000+1000" in rows["convbig"]

@@ -177,7 +177,7 @@ def test_the_last_position_of_the_cnn_is_behind_its_activation_and_before_the_fl
 
 @pytest.mark.parametrize(
     ("model", "before", "channels"), [("resnet18", "stages.0.1", 32), ("vit", "blocks.1", 32)]
-)  # CVB, Sec. VI-C: after the first block, K_E = 32
+)  # CVB, Sec. VI-D: after the first block, K_E = 32
 def test_it_stands_behind_the_first_block_of_residual_networks_and_transformers(
     model: str, before: str, channels: int
 ) -> None:

@@ -76,7 +76,7 @@ class MeanChord:
 
 @dataclass(frozen=True, kw_only=True)
 class L1:
-    """sum |g - g'| over all entries: what Laplace noise on the gradient implies (Bayes, Sec. 4)."""
+    """sum |g - g'| over all entries: what Laplace noise on the gradient implies (Bayes, Sec. 6)."""
 
     def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
         return (simulated - observed).abs().sum(1)
@@ -98,7 +98,7 @@ class Gaussian:
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace:
-    """sum |g - g'| / scale: Laplace noise on every entry (Bayes, Sec. 4)."""
+    """sum |g - g'| / scale: Laplace noise on every entry (Bayes, Sec. 6)."""
 
     scale: float
 

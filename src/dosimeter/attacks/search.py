@@ -85,7 +85,7 @@ class Search:
     langevin: float = 0.0
     """Noise of this size, times the step size's factor, on the unknowns after every step (Bayes, App. A.7)."""
     median: int | None = None
-    """A 3x3 median filter over the images every so many steps (Inverting Gradients, Sec. 3.1)."""
+    """A 3x3 median filter over the images every so many steps (Inverting Gradients, Sec. 3)."""
     penalty: bool = True
     """Whether the simulated loss counts the penalties that a defense's layers add, as the client's does."""
 

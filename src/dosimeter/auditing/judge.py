@@ -16,7 +16,7 @@ class Yardstick(NamedTuple):
     threshold: float = 0.5  # SSIM from which an image counts as read (CVB, Sec. V-B)
     decoys: Tensor | None = None  # (m, C, H, W) other images for the identification rate
     lpips: metrics.Lpips | None = None
-    delta: float | None = None  # distance from the truth beyond which an adversary has missed it (Bayes, Eq. 1)
+    delta: float | None = None  # distance from the truth beyond which an adversary has missed it (Bayes, Sec. 4)
 
 
 class Verdict(NamedTuple):
@@ -164,7 +164,7 @@ def _summary(evidence: _Evidence, yardstick: Yardstick, classes: int | None) -> 
 
 
 def adversarial_risk(mse: Tensor, shape: Shape, delta: float) -> dict[str, Any]:
-    """R(f), the share of images (n,) whose reconstruction is further than `delta` from them (Bayes, Eq. 1).
+    """R(f), the share of images (n,) whose reconstruction is further than `delta` from them (Bayes, Sec. 4).
 
     The distance is L2 over all pixels in [0, 1], the root of their number times the mean squared error.
     """

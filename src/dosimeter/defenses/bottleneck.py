@@ -99,7 +99,7 @@ def gaussian_divergence(mean: Tensor, deviation: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Precode(Defense):
-    """PRECODE (PPP, Sec. 3.2 and Eq. 2-3; CVB, Sec. III): a variational bottleneck before one of the model's layers.
+    """PRECODE (PPP, Sec. 2.2.3, Eq. 2-3; CVB, Sec. II-C): a variational bottleneck before one of the model's layers.
 
     `k` numbers are drawn, 256 by default or as many as go in where these are fewer; `beta` weighs their divergence from
     the standard normal, in bits, in the loss. `position` counts the model's own convolutions and linear layers before

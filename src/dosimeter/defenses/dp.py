@@ -19,7 +19,7 @@ from dosimeter.types import Gradient, Shape, Target
 @dataclass(frozen=True, kw_only=True)
 class DpSgd(Defense):
     """Every example's gradient is clipped to norm `clip`; noise of deviation `sigma` * `clip` is added to their sum,
-    which is divided by the number of examples (CVB, Sec. VI-B: clip 20, sigma from 0.001 to 1).
+    which is divided by the number of examples (CVB, Sec. VI-C: clip 20, sigma from 0.001 to 1).
 
     Clients run Opacus: its per-example gradients, its clipping, its noise. `steps` of training in which every batch is
     a share `rate` of all examples cost (epsilon, `delta`), which Opacus' accountant of Renyi divergences computes.

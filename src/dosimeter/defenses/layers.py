@@ -73,7 +73,7 @@ class Dropout(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class NoBias(Defense):
-    """Fully connected layers without bias, so that no ratio of weight and bias gives their input away (PPP, Sec. 4.3).
+    """Fully connected layers without bias, so that no ratio of weight and bias gives their input away (PPP, Sec. 3.1).
 
     Layers that defenses to its left put in, such as PRECODE's encoder and FedKL's lock, lose theirs too. The input
     stays in the weight's gradient, which has rank one for one image; see the attack `analytic`.

@@ -1,4 +1,4 @@
-"""Noise on the gradient, the plainest perturbation (PPP, Sec. 4; CVB, Sec. V; Bayes, Sec. 4)."""
+"""Noise on the gradient, the plainest perturbation (PPP, Sec. 5.2; Bayes, Sec. 6)."""
 
 import math
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class GaussianNoise(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceNoise(Defense):
-    """g + e with e from the Laplace density exp(-|e| / scale) / (2 scale) on every entry (Bayes, Sec. 4)."""
+    """g + e with e from the Laplace density exp(-|e| / scale) / (2 scale) on every entry (Bayes, Sec. 6)."""
 
     scale: float = 1e-2
 

@@ -14,7 +14,7 @@ from dosimeter.types import Gradient
 class Pruning(Defense):
     """Gradient compression: of every tensor the share `ratio` of entries that are smallest in size becomes 0.
 
-    PPP, Sec. 5.2, and CVB, Sec. VI-B: ratio 0.9 is their GC90, 0.99 their GC99.
+    PPP, Sec. 5.2, and CVB, Sec. VI-C: ratio 0.9 is their GC90, 0.99 their GC99.
     """
 
     ratio: float = 0.9

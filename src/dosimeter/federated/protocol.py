@@ -99,7 +99,7 @@ BY_NAME: dict[str, Callable[..., Protocol]] = {
                      drops=(4, 7, 9), augment=True),  # App. C; the recipe is the usual one of its program
     "ig-120": partial(_CENTRAL, rounds=120, batch_size=128, optimiser="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4,
                       drops=(45, 75, 105), augment=True),  # Sec. 5.1
-    "bayes": partial(_CENTRAL, rounds=50, epochs=None, steps=10, batch_size=32),  # App. A: 500 steps
+    "bayes": partial(_CENTRAL, rounds=50, epochs=None, steps=10, batch_size=32),  # Sec. 6: 500 steps; App. A: batches
     "fedsgd": partial(Protocol, rounds=1000, epochs=None, steps=1, optimiser="sgd", lr=0.1),
 }  # fmt: skip
 """The papers' protocols, every setting of which can be replaced."""

@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 BY_NAME = {
     "cnn": Entry(
-        CNN, "CVB, Sec. IV", "3 convolutions 5x5 (16, 32, 64), stride 2, ReLU, linear; needs 29x29 or more", least=29
+        CNN, "CVB, Sec. III-A", "3 convolutions 5x5 (16, 32, 64), stride 2, ReLU, linear; needs 29x29 or more", least=29
     ),
     "lenet": Entry(
         LeNet, "DLG", "3 convolutions 5x5 (12 each), sigmoid, linear; weights in (-0.5, 0.5)", normalised=False
