@@ -173,7 +173,7 @@ def test_the_command_prints_a_table_and_refuses_unknown_names(tmp_path: Path) ->
     found = CliRunner().invoke(app, words)
     assert found.exit_code == 0, found.output
     assert "| `convnet:width=8,pooling=average` | 1 of mnist-5k | 1 |" in found.output
-    assert "17.87 at width 64" in found.output
+    assert "29.9 (17.87 on normalised images), width 64" in found.output
     assert not (tmp_path / "study.svg").exists()  # whose rows differ in their model
     for wrong in (["study", "poling"], ["study", "pooling", "--only", "resnet"]):
         refused = CliRunner().invoke(app, wrong)
