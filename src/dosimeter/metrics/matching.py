@@ -6,6 +6,9 @@ from torch import Tensor
 from dosimeter.errors import DataError
 from dosimeter.metrics.images import clip
 
+PIXELS_AT_ONCE = 2**21
+"""Pixels of a batch that are compared together, 16 MiB in float64."""
+
 
 def match_batch(reconstructed: Tensor, original: Tensor) -> Tensor:
     """The order of the reconstructions with the least total MSE to the originals. (B, C, H, W) twice -> (B,) long.
@@ -24,15 +27,11 @@ def match_batch(reconstructed: Tensor, original: Tensor) -> Tensor:
             "Expected two batches (B, C, H, W) of the same shape to match, got "
             f"{tuple(reconstructed.shape)} and {tuple(original.shape)}."
         )
-    # One row at a time: B x B x C x H x W at once would not fit for large images.
-    rows = [(original - clip(image)).square().flatten(1).mean(dim=1) for image in reconstructed.detach()]
-    if not rows:
-        return torch.zeros(0, dtype=torch.long, device=reconstructed.device)
-    whole = reconstructed.isfinite().flatten(1).all(dim=1)
-    # 1 is the largest MSE in [0, 1]; any constant would do, since it favours no original.
-    cost = torch.where(whole[:, None], torch.stack(rows), 1)  # (B, B), reconstruction by original
+    if not len(original):
+        return torch.zeros(0, dtype=torch.long, device=original.device)
+    cost = _errors(reconstructed.detach().flatten(1), original.flatten(1))
     _, perm = linear_sum_assignment(cost.T.cpu().numpy())
-    return torch.as_tensor(perm, dtype=torch.long, device=reconstructed.device)
+    return torch.as_tensor(perm, dtype=torch.long, device=original.device)
 
 
 def match_batches(reconstructed: Tensor, original: Tensor) -> Tensor:
@@ -48,3 +47,22 @@ def match_batches(reconstructed: Tensor, original: Tensor) -> Tensor:
     if not len(reconstructed):
         return torch.zeros(reconstructed.shape[:2], dtype=torch.long, device=reconstructed.device)
     return torch.stack([match_batch(*pair) for pair in zip(reconstructed, original, strict=True)])
+
+
+def _errors(reconstructed: Tensor, original: Tensor) -> Tensor:
+    """The MSE of every reconstruction with every original, (B, D) twice -> (B, B), a few pixels of all at a time.
+
+    By |r - o|^2 = |r|^2 + |o|^2 - 2 r.o, in float64: in float32 norms would round away how images differ. A difference
+    for every pair would cost ten times as much, and many times its memory on a heap that it leaves in pieces.
+    """
+    total = torch.zeros(len(original), len(original), dtype=torch.float64, device=original.device)
+    whole = torch.ones(len(original), dtype=torch.bool, device=original.device)
+    pixels = max(1, PIXELS_AT_ONCE // len(original))
+    for raw, true in zip(*(torch.split(t, pixels, 1) for t in (reconstructed, original)), strict=True):
+        whole &= raw.isfinite().all(1)
+        r, o = clip(raw).double(), true.double()
+        total += r.square().sum(1)[:, None]
+        total += o.square().sum(1)
+        total.addmm_(r, o.T, alpha=-2)
+    # 1 is the largest MSE in [0, 1]; any constant would do, since it favours no original.
+    return torch.where(whole[:, None], total / original.shape[1], 1).float()  # so that equal images tie
