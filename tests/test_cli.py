@@ -351,6 +351,15 @@ REFUSALS = [
     (("--out", "mine.py"), "is a file", ""),
     (("--device", "gpu"), "Unknown device 'gpu'", ""),
     (("--lpips", "mine.py"), "mine.py", ""),
+    (("--fail-above", "nan"), "in [0, 1]", "nan"),
+    (("--threshold", "nan"), "in (0, 1]", "nan"),
+    (("--threshold", "5"), "in (0, 1]", "5"),
+    (("--threshold", "0"), "in (0, 1]", "0"),
+    (("--delta", "nan"), "of at least 0", "nan"),
+    (("--delta", "inf"), "of at least 0", "inf"),
+    (("--budget", "nan"), "above 0", "nan"),
+    (("--budget", "-1"), "above 0", "-1"),
+    (("--workers", "0"), "of at least 1", "0"),
 ]
 
 
@@ -373,6 +382,36 @@ def test_bad_input_gets_one_clear_line_and_writes_nothing(
     assert says in err
     assert also in err
     assert sorted(p.name for p in here.iterdir()) == before
+
+
+DIVERGING = ("--attack", "ig:by=descent,signed=false,box=false,lr=1e38")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (DIVERGING, "Inconclusive: The search diverged on 2 of 2 updates"),
+        (("--defense", "prune:ratio=1"), "Inconclusive: The update is zero for 2 of 2 victims"),
+    ],
+    ids=["diverged", "zero"],
+)
+def test_a_gate_that_measured_nothing_is_inconclusive(here: Path, words: tuple[str, ...], says: str) -> None:
+    code, _, err = call(*QUICK, *words, "--fail-above", "0.9")
+    assert code == 3
+    assert err.count("\n") == 1
+    assert says in err
+    assert call(*QUICK, *words)[0] == 0  # without a gate it is only said
+
+
+def test_a_gate_by_an_attack_without_images_is_refused(here: Path) -> None:
+    code, _, err = call("audit", "--attack", "labels", "--fail-above", "0.5")
+    assert code == 2
+    assert "'labels' reads no images" in err
+
+
+def test_a_gate_fails_where_enough_was_read_whatever_else_diverged(here: Path) -> None:
+    assert call(*QUICK, "--fail-above", "0.01")[0] == 1
+    assert call(*QUICK, "--threshold", "1e-9", *DIVERGING, "--fail-above", "0.01")[0] == 1
 
 
 def test_a_crash_shows_its_traceback_and_is_no_failed_gate(

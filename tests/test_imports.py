@@ -6,10 +6,11 @@ from pathlib import Path
 import dosimeter
 
 SOURCE = Path(dosimeter.__file__).parent
-VOCABULARY = {"errors", "files", "progress", "rng", "trees", "types"}
+VOCABULARY = {"checks", "errors", "files", "progress", "rng", "trees", "types"}
 PARTS = {"attacks", "clients", "data", "defenses", "engine", "metrics", "models", "servers"}
 ALLOWED = {
     **{name: set() for name in VOCABULARY},
+    "checks": {"errors"},
     "files": {"errors"},
     "trees": {"errors", "types"},
     "types": {"errors"},

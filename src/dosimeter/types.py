@@ -221,15 +221,22 @@ class Curve(NamedTuple):
     match: Tensor  # (V, T)
 
 
+DIVERGED, ZERO_UPDATE = "diverged", "zero update"
+"""Why a victim stopped of whom nothing was measured: numbers that are not finite, or an update that is all 0."""
+
+UNTOLD = torch.iinfo(torch.long).min
+"""The label that stands where an update does not tell it."""
+
+
 class Reconstruction(NamedTuple):
     """What an attack makes of an observation."""
 
     images: Tensor  # (V, B, C, H, W), not yet clipped
-    labels: Tensor | None  # (V, B) as used by the attack
+    labels: Tensor | None  # (V, B) as used by the attack; UNTOLD where it had nothing to take them from
     match: Tensor  # (V,) final matching loss without priors
     steps: Tensor  # (V,) steps taken by the restart that was kept
     restart: Tensor  # (V,) which restart was kept
-    stopped: tuple[str, ...]  # why each victim stopped: steps, target, patience, interrupted; or what was solved
+    stopped: tuple[str, ...]  # why each victim stopped: steps, target, patience, interrupted, ...; or what was solved
     curve: Curve
     determined: tuple[Mapping[str, float], ...] = ()  # {layer, or image: share of its input that was solved for}
     trained: tuple[Trained, ...] = ()  # (V,) how each client trained, where the attack had to guess

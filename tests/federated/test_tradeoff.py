@@ -1,5 +1,6 @@
 """Both sides of a defense, and the weakest that stops all attacks."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,3 +103,17 @@ def test_every_strength_of_a_grid_can_be_set() -> None:
         assert list(grid) == sorted(grid)
         for value in grid:
             assert getattr(kind(**{key: value}), key) == value
+
+
+def test_a_panel_that_measured_nothing_stops_nothing() -> None:
+    """Pruning all of an update leaves zeros, of which no attack says anything."""
+    found = comparison().strongest(defenses.Pruning(ratio=1.0))
+    assert found["rate"] == 0.0
+    kept = dict.fromkeys(GRIDS[defenses.Pruning][1], found)
+    assert calibrate(comparison(), defenses.Pruning(), allowed=0.5, kept=kept).weakest is None
+
+
+@pytest.mark.parametrize("allowed", [math.nan, -0.1, 1.5])
+def test_what_is_allowed_is_a_share(allowed: float) -> None:
+    with pytest.raises(SettingError, match=r"in \[0, 1\]"):
+        calibrate(comparison(), defenses.Pruning(), allowed=allowed)

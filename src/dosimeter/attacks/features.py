@@ -99,7 +99,7 @@ class Features:
                 update = {name: seen.gradient[name][v].double() for name in exact.parameters}
                 for layer in layers:
                     images[v, layer.image] = self._solve(exact, layer, update, images[v])
-                match[v] = mismatch(exact, images[v], labels[v], update)
+                match[v] = mismatch(exact, images[v], labels_.usable(labels[v]), update)
                 exactly = match[v] <= ROUNDING * torch.finfo(target.mean.dtype).eps
                 stopped[v] = RECOVERED if exactly else NOT_DETERMINED
         except KeyboardInterrupt:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dosimeter import trees
 from dosimeter.attacks import likelihoods
+from dosimeter.attacks.labels import usable
 from dosimeter.attacks.search import Search
 from dosimeter.engine import Matcher
 from dosimeter.errors import SettingError
@@ -156,7 +157,7 @@ class _Guess:
         matcher = Matcher(self.target, self.seen.gradient, statistics=self.seen.statistics)
         owner = torch.arange(len(found.images), device=found.images.device)
         with torch.no_grad():
-            products = matcher(found.images, found.labels, owner)
+            products = matcher(found.images, usable(found.labels), owner)
         difference, simulated, observed = (
             p.detach().sum(1) for p in (products.difference, products.simulated, products.observed)
         )

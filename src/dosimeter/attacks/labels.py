@@ -10,7 +10,7 @@ from torch import Tensor
 from dosimeter.attacks import counts
 from dosimeter.attacks.last_layer import GRANT, LastLayer, features, find_last_layer
 from dosimeter.errors import SettingError, unknown
-from dosimeter.types import Observation, Target
+from dosimeter.types import UNTOLD, Observation, Target
 
 
 class Labels(Protocol):
@@ -84,10 +84,12 @@ class FromLastLayer:
         self.check(target, observation.batch)
         weight, bias = find_last_layer(target).gradients(observation)
         if self.rule == "rows" and weight is not None:
-            return weight.sum(-1).argmin(-1, keepdim=True)
-        if self.rule == "bias" and bias is not None:
-            return bias.argmin(-1, keepdim=True)
-        return residuals(weight, bias).argmin(-1, keepdim=True)
+            found = weight.sum(-1)
+        elif self.rule == "bias" and bias is not None:
+            found = bias
+        else:
+            found = residuals(weight, bias)
+        return torch.where(found.any(-1), found.argmin(-1), UNTOLD).unsqueeze(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +127,9 @@ class Counts:
         found = []
         for v, own in enumerate(_own_features(target, layer, observation)):
             slope = None if slopes is None else slopes[v]
+            if not any(part[v].any() for part in (slopes, offsets) if part is not None):
+                found.append(torch.full((observation.batch,), UNTOLD, device=target.mean.device))
+                continue
             if offsets is not None:
                 offset = offsets[v]
             else:
@@ -158,6 +163,11 @@ class Joint:
         with torch.no_grad():
             blank = torch.zeros(1, *target.shape, dtype=target.mean.dtype, device=target.mean.device)
             return int(target.model(blank).shape[1])
+
+
+def usable(labels: Tensor) -> Tensor:
+    """Labels that a model can be run with: any class, the first, where the update does not tell."""
+    return torch.where(labels == UNTOLD, 0, labels)
 
 
 def residuals(weight: Tensor | None, bias: Tensor | None) -> Tensor:

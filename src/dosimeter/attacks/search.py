@@ -13,7 +13,7 @@ from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules,
 from dosimeter.attacks.objective import Draws, Objective, Unknowns, Values
 from dosimeter.attacks.sampling import Ball, median_filter
 from dosimeter.errors import SettingError, unknown
-from dosimeter.types import BatchNorm, Curve, Observation, Reconstruction, Target, ThreatModel, Watch
+from dosimeter.types import DIVERGED, BatchNorm, Curve, Observation, Reconstruction, Target, ThreatModel, Watch
 
 CURVE_POINTS = 200
 BLIND_STEPS = 1000
@@ -215,7 +215,7 @@ class _Run:
         worst = torch.full((n,), torch.inf, dtype=like.dtype, device=like.device)
         return _State(
             x=x,
-            labels=self.labels[owner],
+            labels=labels_.usable(self.labels)[owner],
             owner=owner,
             row=torch.arange(n, device=like.device),
             moments=self.search.optimiser.init(x),
@@ -273,7 +273,7 @@ class _Run:
         if not gone.any():
             return state, values, draws
         for why, who in (
-            ("diverged", lost),
+            (DIVERGED, lost),
             ("target", reached & ~lost),
             ("patience", tired & ~reached & ~lost),
             ("steps", over & ~tired & ~reached & ~lost),
@@ -287,7 +287,7 @@ class _Run:
         best = self.search.keep == "best"
         done.x[rows] = (state.best_x if best else state.x)[who]
         # One that diverged keeps an infinite match, so that no other restart loses to it.
-        done.match[rows] = torch.inf if why == "diverged" else (state.best_match if best else match)[who]
+        done.match[rows] = torch.inf if why == DIVERGED else (state.best_match if best else match)[who]
         done.steps[rows] = step
         for row in rows.tolist():
             done.why[row] = why

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from dosimeter import engine, metrics
 from dosimeter.auditing.certainty import certify, labels_said
 from dosimeter.auditing.job import Job, Watches, classes, clipping, described, on_cpu
-from dosimeter.auditing.judge import Yardstick, course, judge
+from dosimeter.auditing.judge import Yardstick, course, judge, told, unmeasured
+from dosimeter.auditing.observing import noticed
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Result, environment
 from dosimeter.auditing.run import perform
 from dosimeter.auditing.seeing import Capture, Seen, see, with_labels
@@ -25,7 +26,19 @@ from dosimeter.clients import LocalTraining
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import bar
-from dosimeter.types import Attack, BatchNorm, Gradient, Loss, Reconstruction, Record, Shape, Statistics, Step, Victims
+from dosimeter.types import (
+    ZERO_UPDATE,
+    Attack,
+    BatchNorm,
+    Gradient,
+    Loss,
+    Reconstruction,
+    Record,
+    Shape,
+    Statistics,
+    Step,
+    Victims,
+)
 
 
 def audit_update(
@@ -121,6 +134,7 @@ def examine(
         "certificate": certificate.said,
         "labels": labels_said(seen, setting, found),
         "match": match,
+        "unmeasured": unmeasured(found),
         "shadows": compare(match, found, beside, seen.target.mean.dtype),
     }
     shared: dict[str, Any] = {
@@ -181,7 +195,9 @@ def _attack(seen: Seen, setting: Setting, progress: bool | None) -> tuple[Recons
 
     def work(watches: Watches) -> tuple[Reconstruction, Reconstruction]:
         found = setting.attack(seen.target, [seen.observation], seed=setting.seed, watch=watches.of(0))
-        return found, setting.attack.blind()(seen.target, [seen.observation], seed=setting.seed)
+        return noticed(found, [seen.observation]), setting.attack.blind()(
+            seen.target, [seen.observation], seed=setting.seed
+        )
 
     with bar(f"{setting.attack.name}, captured update", None, show=progress) as advance:
         done = engine.threads.run(work, [Watches(advance, stop, tiles=1)], workers=1, stop=stop)
@@ -242,7 +258,7 @@ def _record(found: Reconstruction, image: int) -> Record:
     """All that is to be said of an image without the truth."""
     record: Record = {"victim": 0, "image": image, "id": "update"}
     if found.labels is not None:
-        record["label_used"] = found.labels[0, image].tolist()
+        record["label_used"] = told(found.labels[0, image])
     return record | course(found, 0)
 
 
@@ -251,5 +267,7 @@ def _clipped(found: Reconstruction) -> Tensor:
 
 
 def _match(found: Reconstruction) -> float | None:
-    """The final matching loss; None where the search diverged or there was none."""
-    return float(found.match[0]) if found.match[0].isfinite() and found.stopped[0] != "labels" else None
+    """The final matching loss; None where the search diverged or there was nothing to match."""
+    return (
+        float(found.match[0]) if found.match[0].isfinite() and found.stopped[0] not in ("labels", ZERO_UPDATE) else None
+    )

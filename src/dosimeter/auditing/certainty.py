@@ -14,7 +14,7 @@ from dosimeter.auditing.seeing import Seen
 from dosimeter.auditing.setting import Setting
 from dosimeter.defenses import NoDefense
 from dosimeter.errors import DosimeterError, SettingError
-from dosimeter.types import Reconstruction
+from dosimeter.types import DIVERGED, UNTOLD, ZERO_UPDATE, Reconstruction
 
 ROUNDING = 100
 """Units of rounding that an entry of the update may be off."""
@@ -39,7 +39,7 @@ def certify(seen: Seen, setting: Setting, found: Reconstruction) -> Certificate:
         except DosimeterError as reason:
             return Certificate({"refused": str(reason)}, None)
     verdict = found.stopped[0]
-    holds = verdict not in (NOT_DETERMINED, INTERRUPTED)
+    holds = verdict not in (NOT_DETERMINED, INTERRUPTED, DIVERGED, ZERO_UPDATE)
     match = float(found.match[0])
     share = found.determined[0].get(IMAGE, 0.0) if holds else 0.0
     said = {
@@ -54,9 +54,10 @@ def certify(seen: Seen, setting: Setting, found: Reconstruction) -> Certificate:
 
 def labels_said(seen: Seen, setting: Setting, found: Reconstruction) -> dict[str, Any]:
     """The labels that the attack used, and how often each class occurs at least."""
-    labels = None if found.labels is None else found.labels[0].tolist()
+    told = found.labels is not None and not (found.labels[0] == UNTOLD).any()
+    labels = found.labels[0].tolist() if found.labels is not None and told else None
     source = "granted" if setting.granted().labels else "recovered"
-    said: dict[str, Any] = {"source": source if labels is not None else "none", "found": labels}
+    said: dict[str, Any] = {"source": source if told else "none", "found": labels}
     return said | _least(seen, setting)
 
 

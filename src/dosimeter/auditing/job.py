@@ -9,7 +9,7 @@ from torch import nn
 
 from dosimeter import clients, engine, rng, trees
 from dosimeter.attacks import Search
-from dosimeter.auditing.observing import like, observe
+from dosimeter.auditing.observing import like, noticed, observe
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.target import as_attacked, make_target, untold
 from dosimeter.defenses import NoDefense, shortcuts
@@ -115,7 +115,7 @@ class Job:
             target = replace(self.target, model=engine.clone_modules(self.target.model))
             seen = self.observe(target, self.victims.take(slice(first, first + size)))
             target = as_attacked(target, self.threat, self.victims.batch)
-            found = attack(target, seen, seed=seed, watch=watches.of(first // size))
+            found = noticed(attack(target, seen, seed=seed, watch=watches.of(first // size)), seen)
             if "interrupted" in found.stopped:
                 stop.set()
             return found, attack.blind()(target, seen, seed=seed)

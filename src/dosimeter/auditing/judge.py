@@ -1,22 +1,30 @@
 """Reconstructions beside the truth: one record an image and a summary of all."""
 
 import math
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dosimeter import metrics
-from dosimeter.types import Reconstruction, Record, Shape, Trained, Victims
+from dosimeter import checks, metrics
+from dosimeter.attacks.labels import usable
+from dosimeter.types import DIVERGED, UNTOLD, ZERO_UPDATE, Reconstruction, Record, Shape, Trained, Victims
 
 
-class Yardstick(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Yardstick:
     """How results are judged."""
 
     threshold: float = 0.5  # SSIM from which an image counts as read (CVB, Sec. V-B)
     decoys: Tensor | None = None  # (m, C, H, W) other images for the identification rate
     lpips: metrics.Lpips | None = None
     delta: float | None = None  # distance from the truth beyond which an adversary has missed it (Bayes, Sec. 4)
+
+    def __post_init__(self) -> None:
+        checks.share("An image that counts as read", "an SSIM (threshold)", self.threshold, zero=False)
+        checks.at_least("An image that counts as missed", "a distance delta", self.delta, 0)
 
 
 class Verdict(NamedTuple):
@@ -67,8 +75,9 @@ def judge(
     named = None
     if yardstick.decoys is not None and len(yardstick.decoys):
         named = metrics.identification(images.flatten(0, 1), truth, yardstick.decoys.to(truth))
-    used = None if classes is None or found.labels is None else _in_order(found, victims.labels, order)
-    right = None if used is None else metrics.label_overlap(used, victims.labels)
+    used, right = None, None
+    if classes is not None and found.labels is not None:
+        used, right = _labels(found, victims.labels, order)
     evidence = _Evidence(victims, found, scores, floor, read, named, used, right, trained)
     records = [_record(evidence, i) for i in range(len(read))]
     return Verdict(records, _summary(evidence, yardstick, classes), images, baseline)
@@ -87,11 +96,26 @@ def _arrange(images: Tensor, order: Tensor) -> Tensor:
     return torch.stack([batch[where] for batch, where in zip(images, order, strict=True)])
 
 
-def _in_order(found: Reconstruction, truth: Tensor, order: Tensor) -> Tensor:
-    """(V, B): the recovered labels of the images that were matched; images that are all the same leave labels free."""
+def _labels(found: Reconstruction, truth: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+    """(V, B): the recovered labels of the images that were matched; (V,): how many are right, of those that were told.
+
+    Images that are all the same leave labels free.
+    """
     assert found.labels is not None
-    labels, free = found.labels.cpu(), (found.images == found.images[:, :1]).flatten(1).all(1)
-    return torch.where(free[:, None], metrics.align_labels(labels, truth), labels.gather(1, order))
+    untold, labels = (found.labels == UNTOLD).any(1).cpu(), usable(found.labels.cpu())
+    free = (found.images == found.images[:, :1]).flatten(1).all(1)
+    used = torch.where(free[:, None], metrics.align_labels(labels, truth), labels.gather(1, order))
+    return torch.where(untold[:, None], UNTOLD, used), torch.where(untold, 0, metrics.label_overlap(used, truth))
+
+
+def told(label: Tensor) -> Any:
+    """A label as a plain value, None where the update does not tell it."""
+    return None if bool((label == UNTOLD).any()) else label.tolist()
+
+
+def unmeasured(found: Reconstruction) -> dict[str, int]:
+    """How many victims nothing is said of, by why; nothing of those that were measured."""
+    return dict(Counter(why for why in found.stopped if why in (DIVERGED, ZERO_UPDATE)))
 
 
 def _record(evidence: _Evidence, i: int) -> Record:
@@ -106,7 +130,7 @@ def _record(evidence: _Evidence, i: int) -> Record:
         "label": victims.labels[v, b].tolist(),
     }
     if used is not None and right is not None:
-        record["label_used"] = int(used[v, b])
+        record["label_used"] = told(used[v, b])
         record["labels_right"] = int(right[v])  # of this victim's batch
     record |= {key: float(values[i]) for key, values in scores.items()}
     record["read"] = bool(read[i])
@@ -137,6 +161,7 @@ def _summary(evidence: _Evidence, yardstick: Yardstick, classes: int | None) -> 
     worst = int(scores["ssim"].argmax())
     summary: dict[str, Any] = {
         "images": len(read),
+        "unmeasured": unmeasured(found),
         "scores": {key: metrics.summarise(values) for key, values in scores.items()},
         "baseline": {key: metrics.summarise(values) for key, values in floor.items()},
         "success": _rate(read) | {"threshold": yardstick.threshold, "score": "ssim"},
@@ -174,7 +199,7 @@ def adversarial_risk(mse: Tensor, shape: Shape, delta: float) -> dict[str, Any]:
 
 def _solved(found: Reconstruction) -> dict[str, Any]:
     """How many images were solved for, and how much of them all; equations that do not hold determine nothing."""
-    hold = [why not in ("not determined", "interrupted") for why in found.stopped]
+    hold = [why not in ("not determined", "interrupted", DIVERGED, ZERO_UPDATE) for why in found.stopped]
     shares = [one.get("image", 0.0) * held for one, held in zip(found.determined, hold, strict=True)]
     return {
         "recovered": _rate(torch.tensor([why == "recovered" for why in found.stopped])),

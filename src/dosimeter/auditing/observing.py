@@ -1,14 +1,27 @@
 """What a server sees of its clients' steps, and what clients trained on to make it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from dosimeter import clients, rng, trees
 from dosimeter.auditing.setting import Setting
 from dosimeter.defenses import Moment
-from dosimeter.types import Gradient, Observation, Secrets, Statistics, Target, ThreatModel, Victims
+from dosimeter.types import (
+    DIVERGED,
+    UNTOLD,
+    ZERO_UPDATE,
+    Gradient,
+    Observation,
+    Reconstruction,
+    Secrets,
+    Statistics,
+    Target,
+    ThreatModel,
+    Victims,
+)
 
 
 def observe(target: Target, victims: Victims, setting: Setting, threat: ThreatModel) -> list[Observation]:
@@ -27,6 +40,24 @@ def trained_on(victims: Victims, setting: Setting) -> Tensor:
 def like(labels: Tensor, target: Target) -> Tensor:
     """Labels on the target's device; targets that are not classes also in its precision."""
     return labels.to(target.mean) if labels.is_floating_point() else labels.to(target.mean.device)
+
+
+def noticed(found: Reconstruction, seen: Sequence[Observation]) -> Reconstruction:
+    """What was found, with victims marked of whom it says nothing: their update is 0, or their images are not finite.
+
+    Labels that were not granted are not told by an update that is 0.
+    """
+    parts = [g.flatten(1).any(1) for each in seen for g in each.gradient.values()]
+    zero = ~torch.stack(parts).any(0)  # (V,)
+    lost = ~found.images.isfinite().flatten(1).all(1)
+    stopped = tuple(
+        why if why == "interrupted" else ZERO_UPDATE if nothing else DIVERGED if spoilt else why
+        for why, nothing, spoilt in zip(found.stopped, zero.tolist(), lost.tolist(), strict=True)
+    )
+    labels = found.labels
+    if labels is not None and seen[0].labels is None:
+        labels = torch.where(zero.to(labels.device)[:, None], UNTOLD, labels)
+    return found._replace(stopped=stopped, labels=labels)
 
 
 def _observe(target: Target, victims: Victims, setting: Setting, threat: ThreatModel, at: int) -> Observation:

@@ -96,7 +96,11 @@ def rows(trials: list[Trial]) -> list[dict[str, Any]]:
             found.append(row | {"refused": refused})
             continue
         scores = result.scores
-        row |= {"success": scores["success"], "ssim": scores["scores"]["ssim"]["mean"]}
+        row |= {
+            "unmeasured": scores["unmeasured"],
+            "success": scores["success"],
+            "ssim": scores["scores"]["ssim"]["mean"],
+        }
         row |= {"psnr": scores["scores"]["psnr"]["mean"], "worst": scores["worst"]}
         found.append(row | {"recovered": scores["recovered"]} if "recovered" in scores else row)
     return found

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dosimeter.engine import Explanation
-from dosimeter.types import Curve, Record, ThreatModel, Victims
+from dosimeter.types import DIVERGED, ZERO_UPDATE, Curve, Record, ThreatModel, Victims
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +36,14 @@ class Result:
     def originals(self) -> Tensor:
         """(V, B, C, H, W) the private images."""
         return self.victims.images
+
+    @property
+    def unmeasured(self) -> str:
+        """Of how many victims nothing is said, by this attack or another of the panel, and why; nothing for none."""
+        tried = [row for row in self.panel if row["role"] != "control" and "refused" not in row]
+        counts = [(row["unmeasured"], f" of {row['attack']}") for row in tried] or [(self.scores["unmeasured"], "")]
+        said = [_unmeasured(found, len(self.victims.ids), by) for found, by in counts]
+        return " ".join(dict.fromkeys(text for texts in said for text in texts))
 
     def document(self) -> dict[str, Any]:
         """Settings, threat model, scores and records as plain values."""
@@ -73,6 +81,7 @@ class Result:
             )
         worst = self.scores["worst"]
         lines.append(f"  most exposed: image {worst['index']} with SSIM {worst['ssim']:.3f}")
+        lines += [f"  {self.unmeasured}"] if self.unmeasured else []
         if self.status != "complete":
             lines.append(f"  this audit was {self.status}")
         return "\n".join(lines)
@@ -87,6 +96,7 @@ class Captured:
         certificate   what the equations determine, or why nothing is solved for
         labels        those that were granted or found, and the least counts that are certain
         match         how far the reconstruction's update is from the captured one, None where the search diverged
+        unmeasured    {why: 1} where nothing is said: the search diverged or the update is zero
         shadows       how that compares with updates of other images, or why it is not compared
         judged        the scores of an ordinary audit, only where the truth was given
     """
@@ -109,6 +119,11 @@ class Captured:
         """(1, B, C, H, W) the truth, where it was given."""
         return None if self.judged is None else self.judged.originals
 
+    @property
+    def unmeasured(self) -> str:
+        """Why nothing is said of the update; nothing where something is."""
+        return " ".join(_unmeasured(self.scores["unmeasured"], 1))
+
     def document(self) -> dict[str, Any]:
         """Settings, threat model, scores and records as plain values."""
         return {
@@ -120,6 +135,18 @@ class Captured:
             "scores": self.scores,
             "records": self.records,
         }
+
+
+def _unmeasured(counts: dict[str, int], of: int, by: str = "") -> list[str]:
+    """Sentences on how many of so many updates the attack `by` says nothing of, and why."""
+    said = []
+    if n := counts.get(DIVERGED):
+        which = "the update" if of == 1 else f"{n} of {of} updates"
+        said.append(f"The search{by} diverged on {which}, of which it says nothing.")
+    if n := counts.get(ZERO_UPDATE):
+        whose = "" if of == 1 else f" for {n} of {of} victims"
+        said.append(f"The update is zero{whose}: it holds nothing to read, and its labels are not determined.")
+    return said
 
 
 Outcome = Result | Captured

@@ -10,6 +10,7 @@ from dosimeter import trees
 from dosimeter.attacks import LabelsOnly
 from dosimeter.attacks import labels as labels_
 from dosimeter.auditing.job import check_secrets
+from dosimeter.auditing.observing import noticed
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.target import as_attacked, given_statistics, make_target
 from dosimeter.errors import SettingError
@@ -117,4 +118,4 @@ def reconstruct(
     """
     setting = Setting(attack=attack, loss=loss, step=step, batch_norm=batch_norm, device=device, dtype=dtype)
     seen = see(model, Capture(update, shape, batch, labels, statistics), setting)
-    return attack(seen.target, [seen.observation], seed=seed)
+    return noticed(attack(seen.target, [seen.observation], seed=seed), [seen.observation])

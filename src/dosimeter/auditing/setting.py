@@ -5,7 +5,7 @@ from typing import get_args
 
 import torch
 
-from dosimeter import clients, engine
+from dosimeter import checks, clients, engine
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import SettingError, unknown
 from dosimeter.servers import Honest, Tamper
@@ -34,9 +34,8 @@ class Setting:
     same_client: int = 1
 
     def __post_init__(self) -> None:
-        for what, value in (("rounds", self.rounds), ("updates of the same client", self.same_client)):
-            if value < 1:
-                raise SettingError(f"An audit needs at least 1 of {what}, got {value}.")
+        for key in ("rounds", "same_client", "workers", "budget"):
+            checks.count("An audit", key, getattr(self, key))
 
     def granted(self) -> ThreatModel:
         """The threat model: given, or the least that the attack needs; refused when it grants too little."""

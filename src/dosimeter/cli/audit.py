@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import clients, data, defenses, servers, spec, store
+from dosimeter import checks, clients, data, defenses, servers, spec, store
 from dosimeter.attacks import AverageOrders, AverageRounds, GuessSteps, LabelsOnly, RecoverKey, Search, presets
 from dosimeter.auditing import (
     Interrupted,
@@ -29,7 +29,7 @@ from dosimeter.auditing import (
 )
 from dosimeter.cli import captured
 from dosimeter.cli.console import err, out, refusals
-from dosimeter.cli.parts import fresh, guessing, load_lpips
+from dosimeter.cli.parts import fresh, gibibytes, guessing, load_lpips
 from dosimeter.errors import SettingError
 from dosimeter.reports import PAGE, print_result, write_page
 from dosimeter.task import Task, load_task
@@ -38,6 +38,9 @@ from dosimeter.types import Attack
 AUTO, PANEL_STEPS = "auto", 1000
 """The attack that is all attacks made for the defense, and the steps of each."""
 
+
+INCONCLUSIVE = 3
+"""The exit code of a gate that did not measure all victims and cannot pass."""
 
 CAPTURED = "A captured update"
 """The heading of options that `captured.py` takes."""
@@ -101,11 +104,13 @@ def audit_command(
     ] = Norm.running,
     fail_above: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Exit with 1 when the success rate's interval reaches above this share."),
+        typer.Option(
+            help="Exit with 1 when the success rate's interval reaches above this share, 3 when inconclusive."
+        ),
     ] = None,
     threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
     delta: Annotated[
-        float | None, typer.Option(min=0, help="Distance (L2) beyond which an image was missed; adds the risk R(f).")
+        float | None, typer.Option(help="Distance (L2) beyond which an image was missed; adds the risk R(f).")
     ] = None,
     decoys: Annotated[int, typer.Option(help="Other images in the identification test.")] = 99,
     lpips: Annotated[
@@ -155,6 +160,7 @@ def audit_command(
         captured.captured_command(ctx)
         return
     with refusals():
+        checks.share("A gate", "a share of images (--fail-above)", fail_above)
         whole = attack == AUTO
         given = {
             "--rounds": rounds > 1,
@@ -169,6 +175,10 @@ def audit_command(
             raise SettingError(f"--attack auto chooses its attacks itself and takes no {named}; leave that out.")
         chosen = spec.make("attack", "ig" if whole else attack, presets.BY_NAME, steps=steps)
         chosen = guessing(chosen, guess_local_steps, guess_local_lr, average_orders)
+        if fail_above is not None and isinstance(chosen, LabelsOnly):
+            raise SettingError(
+                f"--fail-above is about images, and the attack {chosen.name!r} reads no images; leave it out."
+            )
         if rounds > 1 and not whole:
             chosen = AverageRounds(attack=chosen)
         setting = Setting(
@@ -181,7 +191,7 @@ def audit_command(
             seed=seed,
             device=device,
             dtype=getattr(torch, dtype.value),
-            budget=round(budget * 2**30),
+            budget=gibibytes(budget),
             workers=workers,
             rounds=rounds,
             same_client=same_client,
@@ -224,9 +234,20 @@ def audit_command(
             out.print(_tensors(result))
     if result.status == "interrupted":
         raise typer.Exit(130)
-    if fail_above is not None and result.scores["success"]["high"] > fail_above:
-        high = result.scores["success"]["high"]
-        err.print(f"Fails: up to {high:.1%} of images may be read, more than the {fail_above:.1%} that were allowed.")
+    if fail_above is not None:
+        _gate(result, fail_above)
+
+
+def _gate(result: Result, allowed: float) -> None:
+    """Exit where more may be read than is allowed, or where too little was measured to tell."""
+    rate = result.scores["success"]
+    if result.unmeasured and rate["low"] <= allowed:
+        err.print(f"Inconclusive: {escape(result.unmeasured)}", soft_wrap=True, highlight=False)
+        raise typer.Exit(INCONCLUSIVE)
+    if rate["high"] > allowed:
+        err.print(
+            f"Fails: up to {rate['high']:.1%} of images may be read, more than the {allowed:.1%} that were allowed."
+        )
         raise typer.Exit(1)
 
 
@@ -269,8 +290,8 @@ def _run_panel(task: Task, setting: Setting, yardstick: Yardstick, place: Path, 
 
 def _said(name: str, result: Result) -> str:
     """One line of an attack among others."""
-    scores = result.scores["scores"]
-    return f"{name}: {result.scores['success']['text']} read, SSIM {scores['ssim']['mean']:.3f}"
+    read, mean = result.scores["success"]["text"], result.scores["scores"]["ssim"]["mean"]
+    return f"{name}: {read} read, SSIM {mean:.3f}. {result.unmeasured}".strip()
 
 
 def _server(words: str) -> servers.Tamper:

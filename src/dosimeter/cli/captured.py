@@ -14,7 +14,7 @@ from dosimeter.attacks import presets
 from dosimeter.auditing import Captured, InterruptedCapture, Setting, Yardstick, examine
 from dosimeter.cli.console import err, out, refusals
 from dosimeter.cli.material import Asked, Material, load
-from dosimeter.cli.parts import fresh, guessing, load_lpips
+from dosimeter.cli.parts import fresh, gibibytes, guessing, load_lpips
 from dosimeter.errors import SettingError, unknown
 from dosimeter.federated.protocol import Perturbed
 from dosimeter.reports import PAGE, print_result, write_page
@@ -118,7 +118,7 @@ def _setting(asked: Asked) -> Setting:
         seed=asked.seed,
         device=asked.device,
         dtype=getattr(torch, asked.dtype),
-        budget=round(asked.budget * 2**30),
+        budget=gibibytes(asked.budget),
         workers=asked.workers,
     )
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dosimeter import files, metrics, spec
+from dosimeter import checks, files, metrics, spec
 from dosimeter.attacks import AverageOrders, GuessSteps, Search
 from dosimeter.errors import SettingError
 from dosimeter.types import Attack
@@ -31,6 +31,12 @@ def place(given: Path | None, name: str) -> Path:
     folder = given or Path("runs") / name
     files.check_writable(folder)
     return folder
+
+
+def gibibytes(budget: float) -> int:
+    """Bytes of a --budget."""
+    checks.positive("An audit", "a --budget in GiB", budget)
+    return max(1, round(budget * 2**30))
 
 
 def fresh(name: str) -> Path:

@@ -83,7 +83,7 @@ def calibrate_command(
     protocol: Annotated[str, PROTOCOL] = "ppp:rounds=20",
     victims: Annotated[int, VICTIMS] = 8,
     steps: Annotated[int, STEPS] = 500,
-    allow: Annotated[float, typer.Option(min=0, max=1, help="Share of images that may be read.")] = 0.0,
+    allow: Annotated[float, typer.Option(help="Share of images that may be read.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
     threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
     out_: Annotated[
@@ -150,7 +150,7 @@ def _comparison(
 
 def _tell(setting: str, tried: Tried) -> None:
     hit = tried.success
-    verb = "stops all attacks" if tried.stopped else f"is read by {hit['attack']}"
+    verb = "stops all attacks" if tried.stopped else hit.get("unmeasured") or f"is read by {hit['attack']}"
     err.print(
         f"{setting}={tried.value:g} {verb}: {hit['hits']} of {hit['of']} images, SSIM {hit['ssim']:.3f}",
         highlight=False,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dosimeter import checks
 from dosimeter.auditing import Result, Setting, Yardstick, audit_panel, conclude
 from dosimeter.defenses import (
     Defense,
@@ -96,7 +97,8 @@ class Comparison:
         task = replace(self.federation(self.setting.seed), defense=defense)
         result = self.audit(task, Training(task.initial(), {}, []))
         rate: dict[str, Any] = result.scores["success"]
-        return rate | {"attack": result.settings["attack_name"], "ssim": result.scores["scores"]["ssim"]["mean"]}
+        mean, left = result.scores["scores"]["ssim"]["mean"], result.unmeasured
+        return rate | {"attack": result.settings["attack_name"], "ssim": mean, "unmeasured": left}
 
 
 def _parameters(task: Federation) -> int:
@@ -150,12 +152,13 @@ def calibrate(
         kept: what the strongest attack reached at strengths that were tried before.
         told: of every strength as it is tried.
     """
+    checks.share("A calibration", "a share of images that may be read", allowed)
     key, grid = _grid(defense)
     tried: list[Tried] = []
 
     def stops(at: int) -> bool:
         success = (kept or {}).get(grid[at]) or comparison.strongest(_with(defense, key, grid[at]))
-        tried.append(Tried(grid[at], success["rate"] <= allowed, success))
+        tried.append(Tried(grid[at], success["rate"] <= allowed and not success.get("unmeasured"), success))
         if told:
             told(key, tried[-1])
         return tried[-1].stopped

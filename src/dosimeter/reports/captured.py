@@ -12,14 +12,12 @@ from dosimeter.reports.words import blind_reads, number, verdict
 def main(result: Captured) -> list[Html]:
     """The sections in reading order."""
     judged = result.judged
-    note = "The search or its shadows were cut short; the numbers are those reached by then."
-    banner = tag("p", tag("strong", "Interrupted. "), note, class_="banner", role="note")
     about = "The truth was given for scores alone; the attack did not see it." if judged else standing.UNSEEN
     head = verdict(judged) if judged else standing.certainty(result)
     parts = (standing.doubt(result), standing.labels(result), standing.comparison(result))
     rest = standing.said(result) if judged else " ".join(filter(None, parts))
     return [
-        Html() if result.status == "complete" else banner,
+        sections.banners(result),
         tag(
             "section",
             tag("h2", head),
@@ -71,7 +69,7 @@ def _images(result: Captured) -> Html:
     """Every reconstruction beside what the same attack gives without the update."""
     cells = []
     for record, image, blind in zip(result.records, result.images[0], result.baseline[0], strict=True):
-        used = f"label {record['label_used']}" if "label_used" in record else "no label"
+        used = "no label" if record.get("label_used") is None else f"label {record['label_used']}"
         who = f"Image {record['image']}"
         pair = [
             embed(image, f"Reconstruction of {who.lower()}, {used}", reduce=True),

@@ -119,4 +119,4 @@ def _label(record: Record) -> str:
     text = str(record["label"])
     shown = f"label {text if len(text) <= 24 else text[:23] + '…'}"
     used = record.get("label_used", record["label"])
-    return shown if used == record["label"] else f"{shown}, taken for {used}"
+    return shown if used == record["label"] else f"{shown}, {'not told' if used is None else f'taken for {used}'}"

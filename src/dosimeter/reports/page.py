@@ -13,7 +13,6 @@ from dosimeter.reports.words import (
     count,
     duration,
     headline,
-    interruption,
     labels_said,
     meaning,
     ssim,
@@ -52,14 +51,12 @@ def _header(result: Outcome, title: str) -> Html:
 
 def _main(result: Result) -> list[Html]:
     """The sections in reading order."""
-    stopped = interruption(result)
-    banner = tag("p", tag("strong", "Interrupted. "), stopped, class_="banner", role="note") if stopped else Html()
     words = (
         tag("h2", *_unbroken(result.verdict or verdict(result))),
         tag("p", f"{labels_said(result)} {meaning(result)}".strip()),
     )
     return [
-        banner,
+        sections.banners(result),
         tag("section", *words, sections.tiles(result), class_=_level(result)),
         sections.section("panel", "All attacks that were tried", sections.panel(result)) if result.panel else Html(),
         sections.section("attacks", "What every attack saw", gallery.every_attack(result)) if result.seen else Html(),
@@ -83,7 +80,9 @@ def _level(result: Result) -> str:
     """How loud the verdict is: no image read, some, or at least half; what a blind attack reads too is not counted."""
     rate = result.scores["success"]
     beyond = rate["hits"] - blind_reads(result)
-    return "verdict calm" if beyond <= 0 else "verdict loud" if 2 * rate["hits"] >= rate["of"] else "verdict warm"
+    if 2 * rate["hits"] >= rate["of"] and beyond > 0:
+        return "verdict loud"
+    return "verdict warm" if beyond > 0 or result.unmeasured else "verdict calm"
 
 
 def _figures(result: Result) -> Html:

@@ -6,7 +6,7 @@ from dosimeter.auditing import Outcome, Result
 from dosimeter.reports import words
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.style import CSS
-from dosimeter.reports.words import grants, percent, rows, shares
+from dosimeter.reports.words import grants, interruption, percent, rows, shares
 
 SETTINGS = {
     "model": "Model",
@@ -63,6 +63,12 @@ def document(title: str, *body: Html) -> str:
 def drawing(figure: Html, name: str, *words: str) -> Html:
     """A figure with its caption."""
     return tag("figure", figure, tag("figcaption", tag("b", name), " ", *words))
+
+
+def banners(result: Outcome) -> Html:
+    """What a reader must know before any number: that nothing was measured, or that the audit was interrupted."""
+    said = {"Not measured. ": result.unmeasured, "Interrupted. ": interruption(result)}
+    return join([tag("p", tag("strong", k), v, class_="banner", role="note") for k, v in said.items() if v])
 
 
 def scores(result: Result) -> Html:

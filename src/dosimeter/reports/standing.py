@@ -5,6 +5,7 @@ from typing import Any
 
 from dosimeter.auditing import Captured
 from dosimeter.reports.words import Share, count, number, percent
+from dosimeter.types import ZERO_UPDATE
 
 CAVEAT = (
     "All of this holds if the update is what it was said to be: made by this step on so many images at these weights. "
@@ -75,7 +76,8 @@ def _place(result: Captured, one: dict[str, Any]) -> str:
     """Where the match stands among the shadows', and what that is worth."""
     match, n = result.scores["match"], one["updates"]
     if "rank" not in one:
-        return "On this update it diverged, so there is no match to compare."
+        why = "This update is zero" if ZERO_UPDATE in result.scores["unmeasured"] else "On this update it diverged"
+        return f"{why}, so there is no match to compare."
     well, less = one["as_well"], one["less_well"]
     if not well["of"]:
         return f"This update it matched better (loss {number(match)}) than each of them."

@@ -37,8 +37,8 @@ def print_result(result: Outcome, console: Console, *, where: Path | None = None
     known = "; ".join(f"{grant.what.lower()} {grant.value}" for grant in grants(result.threat))
     console.print(Text.assemble(("threat model  ", "dim"), say(known)))
     console.print(Text.assemble(("status        ", "dim"), say(f"{result.status} in {duration(result.seconds)}")))
-    if isinstance(result, Result) and (stopped := interruption(result)):
-        console.print(say(stopped, "bold yellow"))
+    for beware in filter(None, (result.unmeasured, interruption(result))):
+        console.print(say(beware, "bold yellow"))
     if where is not None:
         console.print(Text.assemble(("report        ", "dim"), say(str(where))), soft_wrap=True)
 

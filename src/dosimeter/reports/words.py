@@ -76,7 +76,7 @@ def panel(result: Result) -> list[Tried]:
             row["attack"],
             row["role"],
             row["about"],
-            row["success"]["text"],
+            ", ".join([row["success"]["text"], *(f"{n} {why}" for why, n in row["unmeasured"].items())]),
             number(row["ssim"]),
             number(row["worst"]["ssim"]),
         )
@@ -178,10 +178,12 @@ def meaning(result: Result) -> str:
     return text
 
 
-def interruption(result: Result) -> str:
+def interruption(result: Outcome) -> str:
     """What an interrupted audit still tells; nothing for a complete one."""
     if result.status == "complete":
         return ""
+    if isinstance(result, Captured):
+        return "The search or its shadows were cut short; the numbers are those reached by then."
     cut = len({record["victim"] for record in result.records if record["stopped"] == "interrupted"})
     text = f"This audit was {result.status} before it was done. The numbers are those of the "
     text += f"{count(len(result.victims.ids), 'victim')} reached by then"

@@ -73,7 +73,8 @@ class Analytic:
         self.check(target, seen.batch)
         labels = self.labels.find(target, seen).to(target.mean.device)
         layer = find_first_layer(in_double(target))
-        solver = LayerSolver(target, seen, labels) if layer is None else RatioSolver(target, layer, seen, labels)
+        used = labels_.usable(labels)
+        solver = LayerSolver(target, seen, used) if layer is None else RatioSolver(target, layer, seen, used)
         return _one_by_one(target, seen, labels, solver, watch)
 
 
@@ -120,7 +121,7 @@ class Eliminate:
         seen = _only(observations)
         self.check(target, seen.batch)
         labels = self.labels.find(target, seen).to(target.mean.device)
-        return _one_by_one(target, seen, labels, LatentSolver(target, seen, labels, seed=seed), watch)
+        return _one_by_one(target, seen, labels, LatentSolver(target, seen, labels_.usable(labels), seed=seed), watch)
 
 
 @dataclass(frozen=True, kw_only=True)
