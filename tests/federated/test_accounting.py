@@ -47,6 +47,13 @@ def test_the_cost_is_that_of_the_client_that_spent_most(more: dict[str, object])
     assert privacy(task, 0) == {"epsilon": 0.0, "delta": 1e-4}
 
 
+def test_steps_that_are_left_out_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DP-SGD refuses batch norm, so that nothing is left out of it today."""
+    task = federation(PRIVATE, clients=3, batch_size=15)
+    monkeypatch.setattr(type(task), "alone", False)
+    assert privacy(task, 2)["epsilon"] == pytest.approx(opacus_says({(15 / 16, 2): 0}))
+
+
 def test_it_is_the_defenses_own_figure_and_that_of_no_other_defense() -> None:
     one = federation(PRIVATE | defenses.Pruning(ratio=0.5), clients=1, batch_size=12)
     own = defenses.DpSgd(sigma=0.8, delta=1e-4, rate=0.25, steps=8).epsilon()

@@ -55,6 +55,18 @@ def test_flower_ends_where_rounds_in_this_process_do(
             assert there.get(key) == pytest.approx(here.get(key), abs=1e-5), key
 
 
+def test_flower_leaves_out_the_same_batches_of_one(digits: str, tmp_path: Path) -> None:
+    """20 images each, which are 19 and one that batch norm cannot train on."""
+    file = tmp_path / "mine.py"
+    layers = "nn.Flatten(), nn.Linear(784, 4), nn.BatchNorm1d(4), nn.Linear(4, 10)"
+    file.write_text(f"from torch import nn\n\ndef make():\n    return nn.Sequential({layers})\n")
+    protocol = "ppp:clients=3,rounds=2,batch_size=19"
+    expected, found, history = both(Setup(model=f"{file}:make", data=digits, protocol=protocol, out=str(tmp_path)))
+    for name, tensor in expected.state.items():
+        torch.testing.assert_close(found[name], tensor, atol=1e-6, rtol=1e-6)
+    assert [(entry["steps"], entry["left_out"]) for entry in history] == [(1, 3), (1, 3)]
+
+
 def test_private_weights_stay_in_the_state_of_their_client(digits: str, tmp_path: Path) -> None:
     setup = Setup(
         model="lenet-bn",

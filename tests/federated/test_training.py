@@ -6,6 +6,7 @@ import multiprocessing
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from dosimeter import defenses, federated
 from dosimeter.defenses import Defense
@@ -240,6 +241,22 @@ def test_locks_and_keys_stay_with_clients() -> None:
     assert "0.lock.scale.weight" in fit(shared, shared.initial(), 0, 0).sent
 
 
+@pytest.mark.parametrize("share", ["none", "both"])
+def test_a_client_that_never_trained_does_not_count(share: str) -> None:
+    """One of three trains in the only round; the others have a lock or a key that nothing was trained for."""
+    task = federation(defenses.KeyLock(key=8, share=share), share=0.34, rounds=1, validation=0.25)  # type: ignore[arg-type]
+    found = train(task)
+    (client,) = chosen(task, 0)
+    own = found.private.get(client)
+    (entry,) = found.history
+    assert entry["accuracy"] == evaluate(task, found.state, client, own).accuracy
+    assert entry["accuracies"] == [entry["accuracy"] if each == client else None for each in range(3)]
+    assert entry["loss"] == pytest.approx(evaluate(task, found.state, client, own).loss)
+    own_loss = federated.validate(task, found.state, client, own)
+    assert own_loss is not None
+    assert entry["validation_loss"] == pytest.approx(own_loss.loss)
+
+
 def test_nothing_is_dropped_in_tests() -> None:
     task = federation(defenses.Dropout(rate=0.5))
     plain = federation()
@@ -275,6 +292,52 @@ def test_steps_go_on_where_the_last_round_ended() -> None:
     first, second = (list(federated.client._batches(task, 0, round_)) for round_ in (0, 1))
     epoch = np.concatenate([*first, *second[:2]])
     assert sorted(epoch.tolist()) == list(range(48))
+
+
+def normed(pixels: int = 1) -> nn.Module:
+    """Whose batch norm sees so many values a channel of every image."""
+    torch.manual_seed(0)
+    kernel = 8 // int(pixels**0.5)
+    return nn.Sequential(nn.Conv2d(1, 4, kernel, kernel), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * pixels, 3))
+
+
+def flat() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("net", [flat, normed])
+def test_a_last_batch_of_one_is_left_out_where_batch_norm_needs_two(net: Callable[[], nn.Module]) -> None:
+    """Of 48 images three clients have 16 each, which is 15 and one."""
+    task = federation(net=net(), batch_size=15, rounds=2)
+    found = train(task)
+    assert [entry["steps"] for entry in found.history] == [1, 1]
+    assert [(entry["left_out"], entry["samples"]) for entry in found.history] == [(3, 45), (3, 45)]
+    assert found.state["2.num_batches_tracked" if net is flat else "1.num_batches_tracked"] == 2
+    two = [np.concatenate(list(federated.client._batches(task, 0, round_))) for round_ in range(2)]
+    assert set(two[0]) != set(two[1])  # another image every time
+    steps = federation(net=net(), batch_size=15, rounds=2, epochs=None, steps=3)
+    assert [len(places) for places in federated.client._batches(steps, 0, 0)] == [15, 15, 15]
+
+
+def test_a_client_of_one_image_takes_no_part_where_batch_norm_needs_two() -> None:
+    alone = federation(net=flat(), clients=3, alpha=0.02, share=0.7)
+    few = [client for client, held in enumerate(alone.holdings) if len(held.train) == 1]
+    assert few
+    found = train(alone)
+    assert not any(set(few) & set(chosen(alone, round_)) for round_ in range(20))
+    assert found.history[0]["left_out"] >= len(few)
+    for words in ({"batch_size": 1}, {"clients": 48}):
+        with pytest.raises(SettingError, match="batch norm"):
+            train(federation(net=flat(), **words))
+
+
+def test_batches_of_one_stay_where_they_can_be_trained_on() -> None:
+    for net in (model(), normed(pixels=4)):
+        task = federation(net=net, batch_size=15)
+        assert [len(places) for places in federated.client._batches(task, 0, 0)] == [15, 1]
+        assert "left_out" not in train(task).history[0]
+    assert train(federation(net=normed(pixels=4), batch_size=1, rounds=1)).history[0]["steps"] == 16
 
 
 def test_augmented_images_are_shifted_and_mirrored() -> None:

@@ -41,8 +41,7 @@ def epsilon_words(figures: dict[str, Any]) -> str:
 
 
 def _rate_and_steps(federation: Federation, client: int, rounds: int) -> tuple[float, int]:
-    protocol, images = federation.protocol, len(federation.holdings[client].train)
-    size = min(protocol.batch_size, images)
-    steps = protocol.steps if protocol.epochs is None else protocol.epochs * -(-images // size)
+    protocol, (size, many) = federation.protocol, federation.batches[client]
+    steps = protocol.steps if protocol.epochs is None else protocol.epochs * many
     assert steps is not None
-    return size / images, rounds * steps
+    return size / len(federation.holdings[client].train), rounds * steps

@@ -188,12 +188,13 @@ def augmented(images: Tensor, rng: np.random.Generator) -> Tensor:
 def _batches(federation: Federation, client: int, round_: int) -> Iterator[Places]:
     """The places of every local batch of a round, in an order drawn for every epoch."""
     protocol, held = federation.protocol, federation.holdings[client].train
-    size = min(protocol.batch_size, len(held))
-    many = -(-len(held) // size)  # batches of an epoch
+    size, many = federation.batches[client]
+    if not many:
+        return
 
     def epoch(number: int) -> list[Places]:
         order = held[numpy_stream(federation.seed, "order", client, number).permutation(len(held))]
-        return [order[at : at + size] for at in range(0, len(order), size)]
+        return [order[at * size : (at + 1) * size] for at in range(many)]
 
     if protocol.epochs is not None:
         for number in range(round_ * protocol.epochs, (round_ + 1) * protocol.epochs):

@@ -1,5 +1,6 @@
 """What server and clients agree on before the first round: model, data, protocol, defense and seed."""
 
+import copy
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,6 +32,13 @@ class Holding(NamedTuple):
 
     train: Places
     validation: Places
+
+
+class Batches(NamedTuple):
+    """How a client's images are cut up in an epoch."""
+
+    size: int
+    many: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,9 +80,51 @@ class Federation:
         return held
 
     @cached_property
+    def batches(self) -> list[Batches]:
+        """Every client's. A last batch of one image is left out where the model cannot train on it."""
+        found = []
+        for held in self.holdings:
+            size = min(self.protocol.batch_size, len(held.train))
+            whole, rest = divmod(len(held.train), size)
+            if 1 in (size, rest) and not self.alone:
+                found.append(Batches(size, whole if size > 1 else 0))
+            else:
+                found.append(Batches(size, whole + bool(rest)))
+        if not any(each.many for each in found):
+            raise SettingError(
+                "Expected batches of 2 images or more, of which the model's batch norm has a variance, got ones of 1; "
+                "raise the batch size or have fewer clients."
+            )
+        return found
+
+    @cached_property
+    def left_out(self) -> int:
+        """Images that are in no batch of an epoch."""
+        return sum(
+            max(0, len(held.train) - size * many)
+            for held, (size, many) in zip(self.holdings, self.batches, strict=True)
+        )
+
+    @cached_property
+    def alone(self) -> bool:
+        """Whether the model trains on one image, of which batch norm may see a single value a channel."""
+        model = copy.deepcopy(self.template).train()
+        with scoped(self.seed, "alone"), torch.no_grad():
+            try:
+                model(torch.zeros(1, *self.dataset.shape))
+            except ValueError:
+                return False
+        return True
+
+    @cached_property
     def keyed(self) -> bool:
         """Whether clients have secrets that they keep for good, such as a key."""
         return any(secret.scope == "client" for secret in self.target(self.template).secrets.values())
+
+    @property
+    def own(self) -> bool:
+        """Whether the model does for every client as that client's weights or key have it."""
+        return bool(self.private) or self.keyed
 
     @cached_property
     def fingerprint(self) -> str:
@@ -87,7 +137,7 @@ class Federation:
 
     def prepare(self) -> None:
         """Compute once what threads would otherwise compute at the same time."""
-        _ = self.template, self.private, self.holdings, self._ready
+        _ = self.template, self.private, self.batches, self._ready
 
     def initial_private(self) -> State:
         """The private weights as the server made them."""

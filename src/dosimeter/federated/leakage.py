@@ -58,7 +58,8 @@ def follow(
         missing = [server for server in servers if done in at and server.name not in there]
         if not missing:
             return
-        defense, accuracy = as_audited(federation, Training(state, private, [])), score(federation, state, private)
+        defense = as_audited(federation, Training(state, private, []))
+        accuracy = score(federation, state, private, done)
         for server in missing:
             each = replace(setting, defense=defense, server=server)
             result = perform(federation.model, victims, each, yardstick, names=names, progress=progress)

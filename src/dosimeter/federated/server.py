@@ -27,12 +27,19 @@ class Score(NamedTuple):
 
 
 def chosen(federation: Federation, round_: int) -> list[int]:
-    """The clients of a round, in the order of their numbers."""
-    protocol = federation.protocol
-    if protocol.taking_part() == protocol.clients:
-        return list(range(protocol.clients))
-    drawn = numpy_stream(federation.seed, "clients", round_).permutation(protocol.clients)
-    return sorted(drawn[: protocol.taking_part()].tolist())
+    """The clients of a round, in the order of their numbers; one that has no batch to train on is never among them."""
+    many, drawn = federation.protocol.taking_part(), np.arange(federation.protocol.clients)
+    if many < len(drawn):
+        drawn = numpy_stream(federation.seed, "clients", round_).permutation(drawn)
+    return sorted([client for client in drawn.tolist() if federation.batches[client].many][:many])
+
+
+def counted(federation: Federation, rounds: int) -> list[int]:
+    """Whose figures count after so many rounds: everybody's, but under keys of their own only theirs who trained."""
+    everybody = list(range(federation.protocol.clients))
+    if not federation.own:
+        return everybody
+    return sorted({client for round_ in range(rounds) for client in chosen(federation, round_)}) or everybody
 
 
 def average(sent: Sequence[State], examples: Sequence[int]) -> State:

@@ -10,7 +10,7 @@ from dosimeter.errors import ModelError
 from dosimeter.federated.accounting import privacy
 from dosimeter.federated.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from dosimeter.federated.federation import Federation, State
-from dosimeter.federated.server import average, chosen, evaluate, validate
+from dosimeter.federated.server import average, chosen, counted, evaluate, validate
 from dosimeter.federated.workers import Fits, Task
 from dosimeter.federated.workers import workers as side_by_side
 from dosimeter.progress import bar
@@ -97,12 +97,13 @@ def _round(federation: Federation, at: Checkpoint, fits_of: Fits, tested: bool) 
         "bytes": sent_bytes(fits[0].sent),
         "fitting": fitting,
         "samples": _samples(federation, took_part),
+        **({"left_out": federation.left_out} if federation.left_out else {}),
         **privacy(federation, at.done + 1),
     }
     if tested:
-        entry |= score(federation, state, private)
+        entry |= score(federation, state, private, at.done + 1)
     if federation.protocol.validation:
-        entry["validation_loss"] = _validation(federation, state, private)
+        entry["validation_loss"] = _validation(federation, state, private, at.done + 1)
     return Checkpoint(at.done + 1, state, private, optimisers, [*at.history, entry])
 
 
@@ -113,34 +114,30 @@ def sent_bytes(sent: State) -> int:
 
 def _samples(federation: Federation, took_part: list[int]) -> int:
     """Images that clients trained on in a round, counted as often as they were seen."""
-    protocol, held = federation.protocol, federation.holdings
+    protocol, cut = federation.protocol, [(federation.holdings[c].train, federation.batches[c]) for c in took_part]
     if protocol.epochs is not None:
-        return protocol.epochs * sum(len(held[client].train) for client in took_part)
-    return (protocol.steps or 0) * sum(min(protocol.batch_size, len(held[client].train)) for client in took_part)
+        return protocol.epochs * sum(min(len(held), size * many) for held, (size, many) in cut)
+    return (protocol.steps or 0) * sum(size for _, (size, _) in cut)
 
 
-def score(federation: Federation, state: State, private: dict[int, State]) -> Round:
-    """Accuracy of the server's weights; with private weights each client's, their mean, and a stranger's."""
-    if not federation.private and not federation.keyed:
-        found = evaluate(federation, state)
-        return {"loss": found.loss, "accuracy": found.accuracy}
-    each = {
-        client: evaluate(federation, state, client, private.get(client))
-        for client in range(federation.protocol.clients)
-    }
+def score(federation: Federation, state: State, private: dict[int, State], rounds: int) -> Round:
+    """Accuracy of the server's weights after so many rounds; with weights or keys of their own the mean of the clients
+    that have trained, each of them, and a stranger's."""
+    if not federation.own:
+        return dict(evaluate(federation, state)._asdict())
+    each = {c: evaluate(federation, state, c, private.get(c)) for c in counted(federation, rounds)}
     random = evaluate(federation, {**state, **federation.initial_private()})
-    accuracies = [found.accuracy for found in each.values()]
     return {
         "loss": sum(found.loss for found in each.values()) / len(each),
-        "accuracy": sum(accuracies) / len(each),
-        "accuracies": accuracies,
+        "accuracy": sum(found.accuracy for found in each.values()) / len(each),
+        "accuracies": [each[c].accuracy if c in each else None for c in range(federation.protocol.clients)],
         "random_key": random.accuracy,
     }
 
 
-def _validation(federation: Federation, state: State, private: dict[int, State]) -> float:
+def _validation(federation: Federation, state: State, private: dict[int, State], rounds: int) -> float:
     """The mean of the clients' validation losses."""
-    found = [validate(federation, state, c, private.get(c)) for c in range(federation.protocol.clients)]
+    found = [validate(federation, state, c, private.get(c)) for c in counted(federation, rounds)]
     losses = [each.loss for each in found if each is not None]
     return sum(losses) / len(losses)
 

@@ -61,6 +61,7 @@ class Rounds(FedAvg):
         self._trained: Figures = {}
         self._tested: Figures = {}
         self._took_part: list[int] = []
+        self._have_trained: set[int] = set()  # nodes
         self._began = 0.0
 
     def configure_train(
@@ -84,6 +85,7 @@ class Rounds(FedAvg):
         """The mean of what came."""
         came = sorted(_read(replies, self._update), key=lambda each: each.client)
         self._took_part, self._trained = [each.client for each in came], {}
+        self._have_trained |= {each.node for each in came}
         if not came:
             return None, None
         state = {**self._before, **average([each.state for each in came], [each.examples for each in came])}
@@ -96,10 +98,11 @@ class Rounds(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Clients are asked what only they can tell, with weights, a key or validation images of their own."""
-        own = self.setup.tested and self._own()
+        own = self.setup.tested and self.federation.own
         if not (own or self.federation.protocol.validation) or not self._trained:
             return []
-        return self._tell(server_round, arrays, config, self._present(grid), MessageType.EVALUATE)
+        nodes = [node for node in self._present(grid) if node in self._have_trained or not self.federation.own]
+        return self._tell(server_round, arrays, config, nodes, MessageType.EVALUATE)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The means of the clients' figures, without those who have none."""
@@ -115,11 +118,12 @@ class Rounds(FedAvg):
             return None
         state: State = dict(arrays.to_torch_state_dict())
         entry: dict[str, Any] = {"round": server_round, **self._trained, **self._tested}
-        if self.setup.tested and self._own():
+        if self.setup.tested and self.federation.own:
             entry["random_key"] = evaluate(self.federation, {**state, **self.federation.initial_private()}).accuracy
         elif self.setup.tested:
             entry |= evaluate(self.federation, state)._asdict()
         entry["samples"] = _samples(self.federation, self._took_part)
+        entry |= {"left_out": self.federation.left_out} if self.federation.left_out else {}
         entry |= privacy(self.federation, server_round)
         entry["seconds"] = time.perf_counter() - self._began
         self.history.append(entry)
@@ -127,9 +131,6 @@ class Rounds(FedAvg):
             at = Checkpoint(server_round, state, {}, {}, self.history)
             write_checkpoint(Path(self.setup.out), self.federation, at)
         return MetricRecord({key: value for key, value in entry.items() if key in ("loss", "accuracy", "random_key")})
-
-    def _own(self) -> bool:
-        return bool(self.federation.private) or self.federation.keyed
 
     def _tell(
         self, round_: int, arrays: ArrayRecord, config: ConfigRecord, nodes: Iterable[int], kind: str
@@ -173,12 +174,13 @@ class Rounds(FedAvg):
         steps, loss, examples = int(figures["steps"]), float(figures["train-loss"]), int(figures["num-examples"])
         if examples < 1:
             raise UpdateError(f"it is of {examples} images")
-        return _Update(self._client(figures), state, examples, steps, loss)
+        return _Update(reply.metadata.src_node_id, self._client(figures), state, examples, steps, loss)
 
 
 class _Update(NamedTuple):
     """What a client of ours says after its round."""
 
+    node: int
     client: int
     state: State
     examples: int
