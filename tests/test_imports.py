@@ -6,7 +6,7 @@ from pathlib import Path
 import dosimeter
 
 SOURCE = Path(dosimeter.__file__).parent
-VOCABULARY = {"checks", "errors", "files", "progress", "rng", "trees", "types"}
+VOCABULARY = {"channel", "checks", "errors", "files", "progress", "rng", "trees", "types"}
 PARTS = {"attacks", "clients", "data", "defenses", "engine", "metrics", "models", "servers"}
 ALLOWED = {
     **{name: set() for name in VOCABULARY},

@@ -39,6 +39,15 @@ def joined(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]]) -> T
     return whole
 
 
+def with_setting(text: str, at: int, key: str, value: str) -> str:
+    """The words of joined parts with one setting of one of them replaced, all others as they are."""
+    parts = text.split("|")
+    name, _, rest = parts[at].partition(":")
+    others = [item for item in rest.split(",") if item and item.partition("=")[0] != key]
+    parts[at] = f"{name}:{','.join([*others, f'{key}={value}'])}"
+    return "|".join(parts)
+
+
 def parse(
     kind: str, text: str, makers: Mapping[str, Callable[..., object]], *, own: Container[str] = (), hint: str = ""
 ) -> tuple[str, dict[str, object]]:

@@ -13,12 +13,15 @@ import dosimeter as dm
 from dosimeter import defenses as d
 from dosimeter.attacks import AverageRounds, LeaveOut, RecoverKey, Search, degraded, likelihoods, treatments
 from dosimeter.auditing import Contender, Setting, Yardstick, audit_panel, conclude, contenders
+from dosimeter.auditing.channels import channel_of
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.panel import Revealed, strongest, verdict
+from dosimeter.auditing.target import as_attacked
+from dosimeter.channel import Channel, Hides
 from dosimeter.cli import app
 from dosimeter.defenses import Defense
+from dosimeter.errors import SettingError
 from dosimeter.reports.words import grants
-from dosimeter.types import Secretive
 
 SHAPE = (1, 28, 28)
 
@@ -30,13 +33,23 @@ def tiny() -> nn.Module:
 
 
 def panel(defense: Defense, *, batch: int = 1) -> dict[str, object]:
-    drawing = [layer for layer in defense.on_model(tiny(), SHAPE).modules() if isinstance(layer, Secretive)]
-    scopes = {secret.scope for layer in drawing for secret in layer.secrets().values()}
-    found = contenders(defense, steps=10, batch=batch, scopes=scopes)
+    found = met(defense, tiny(), batch=batch)
+    names = list(found)
+    assert (names[0], names[-1]) == ("ig", "all revealed")
+    return {name: one.attack for name, one in found.items()}
+
+
+def channel(defense: Defense, model: nn.Module, *, batch: int = 1) -> Channel:
+    victims = dm.pick(dm.load("mnist-5k"), 1, batch=batch, seed=0)
+    job = Job(model, victims, Setting(attack=dm.presets.inverting_gradients(), defense=defense))
+    return channel_of(defense, job.target, victims.labels[0], seed=0)
+
+
+def met(defense: Defense, model: nn.Module, *, batch: int = 1) -> dict[str, Contender]:
+    found = contenders(channel(defense, model, batch=batch), steps=10)
     names = [one.attack.name for one in found]
     assert len(names) == len(set(names))
-    assert (names[0], names[-1]) == ("ig", "all revealed")
-    return {one.attack.name: one.attack for one in found}
+    return dict(zip(names, found, strict=True))
 
 
 def likelihood(attack: object) -> object:
@@ -51,7 +64,7 @@ def test_each_defense_meets_what_follows_from_it() -> None:
     assert likelihood(private["density"]) == likelihoods.Gaussian(sigma=1.5)
     assert isinstance(private["ig, rounds averaged"], AverageRounds)
     assert likelihood(panel(d.Pruning())["survived"]) == likelihoods.Survived()
-    assert likelihood(panel(d.Quantisation(bits=5))["interval"]) == likelihoods.Interval(bits=5)
+    assert likelihood(panel(d.Quantisation(bits=5))["interval"]) == likelihoods.Interval(step=1 / 15)
     mixed = panel(d.RandomPruning(rate=0.4) | d.GaussianNoise(sigma=0.2))
     assert likelihood(mixed["mixture"]) == likelihoods.Pruned(rate=0.4, scale=0.2)
     mixed = panel(d.Pruning(ratio=0.9) | d.LaplaceNoise(scale=0.2))
@@ -80,8 +93,8 @@ def test_noise_on_a_model_that_draws_is_met_by_its_density_with_the_draws_search
 
 
 def keyed(share: str) -> dict[str, Contender]:
-    found = contenders(d.KeyLock(share=share), steps=10, batch=1, scopes={"client"})  # type: ignore[arg-type]
-    return {one.attack.name: one for one in found}
+    model = dm.models.build("lenet", shape=SHAPE, classes=10, mean=(0.0,), std=(1.0,), seed=0)
+    return met(d.KeyLock(share=share), model)  # type: ignore[arg-type]
 
 
 def test_a_key_is_met_by_all_that_the_server_has_of_it() -> None:
@@ -105,6 +118,64 @@ def test_updates_of_one_client_are_attacked_together() -> None:
     assert tied.threat.same_client == 4
     assert alone.threat.same_client == 1
     assert conclude(list(trials.values())).panel[1]["same_client"] == 1
+
+
+def own(defense: Defense) -> Defense:
+    """The same as a class of a user's, who states nothing."""
+
+    class Own(Defense):
+        def on_gradient(self, gradient, moment, rng):  # type: ignore[no-untyped-def]
+            return defense.on_gradient(gradient, moment, rng)
+
+    return Own()
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        d.GaussianNoise(sigma=0.02),
+        d.LaplaceNoise(scale=0.001),
+        d.Pruning(ratio=0.9),
+        d.RandomPruning(rate=0.4),
+        d.Quantisation(bits=6),
+        d.RandomPruning(rate=0.5) | d.GaussianNoise(sigma=0.1),
+        d.Pruning(ratio=0.8) | d.LaplaceNoise(scale=0.01),
+        d.GaussianNoise(sigma=0.01) | d.RandomPruning(rate=0.5),
+        d.Soteria(rate=0.5),
+        d.DpSgd(clip=0.5, sigma=0.3),
+    ],
+    ids=repr,
+)
+def test_a_users_own_defense_meets_what_ours_would(defense: Defense) -> None:
+    stated, measured = met(defense, tiny()), met(own(defense), tiny())
+    assert list(measured) == list(stated)
+    for name, one in stated.items():
+        assert measured[name].rounds == one.rounds
+        assert type(getattr(measured[name].attack, "likelihood", None)) is type(getattr(one.attack, "likelihood", None))
+
+
+def test_a_child_of_ours_that_does_something_else_does_not_inherit_what_its_parent_states() -> None:
+    class Louder(d.GaussianNoise):
+        def on_gradient(self, gradient, moment, rng):  # type: ignore[no-untyped-def]
+            return {name: g + torch.randn(g.shape, generator=rng) for name, g in gradient.items()}
+
+    attack = met(Louder(sigma=1e-6), tiny())["density"].attack
+    assert attack.likelihood.sigma == pytest.approx(1.0, rel=0.05)  # type: ignore[attr-defined]
+
+
+def test_what_no_attack_was_made_for_is_said() -> None:
+    class Shuffle(Defense):
+        def on_gradient(self, gradient, moment, rng):  # type: ignore[no-untyped-def]
+            return {
+                name: g.flatten()[torch.randperm(g.numel(), generator=rng)].view_as(g) for name, g in gradient.items()
+            }
+
+    found = channel(Shuffle(), tiny())
+    assert found == Channel((Hides(None),), ("Shuffle",))
+    victims = dm.pick(dm.load("mnist-5k"), 1, seed=0)
+    setting = Setting(attack=dm.presets.inverting_gradients(), defense=Shuffle())
+    said = verdict(list(audit_panel(tiny(), victims, setting, Yardstick(), steps=1)))
+    assert "for which no attack was made (measured on Shuffle)" in said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,3 +344,31 @@ def test_a_control_reveals_all_and_changes_nothing_else() -> None:
     made = [type(m) for m in control.on_model(tiny(), SHAPE).modules()]
     assert made == [type(m) for m in inner.on_model(tiny(), SHAPE).modules()]
     assert not torch.equal(same.on_batch(images, labels, torch.Generator().manual_seed(0))[0], images)
+
+
+def test_an_attack_that_uses_the_defenses_settings_is_refused_where_they_are_withheld() -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 1, seed=0)
+    unknown = dm.ThreatModel(labels=True, defense=False)
+    noise = d.GaussianNoise(sigma=0.1)
+    for one in met(noise, tiny()).values():
+        setting = Setting(attack=one.attack, defense=noise, threat=unknown, rounds=one.rounds)
+        if one.attack.name == "density":
+            with pytest.raises(SettingError, match="settings of the defense, which the threat model withholds"):
+                setting.granted()
+        else:
+            assert not setting.granted().defense
+    setting = Setting(attack=dm.presets.inverting_gradients(), defense=noise, threat=unknown)
+    trials = list(audit_panel(tiny(), victims, setting, Yardstick(), steps=1))
+    assert [t.contender.attack.name for t in trials if t.refused] == ["density"]
+
+
+def test_a_clipping_bound_that_is_withheld_is_not_simulated() -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 1, seed=0)
+    attack = dm.presets.inverting_gradients(steps=3)
+    given = {}
+    for knows in (True, False):
+        threat = dm.ThreatModel(labels=True, defense=knows)
+        job = Job(tiny(), victims, Setting(attack=attack, defense=d.DpSgd(sigma=0.0, clip=0.01), threat=threat))
+        given[knows] = as_attacked(job.target, job.threat, 1).step
+    assert given[False] is None
+    assert given[True] is not None

@@ -1,17 +1,17 @@
 """Both sides of a defense, and the weakest that stops all attacks."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from dosimeter import defenses, pick, presets
+from dosimeter import defenses, pick, presets, spec
 from dosimeter.auditing import Setting, Yardstick
 from dosimeter.defenses import Defense
 from dosimeter.errors import SettingError
 from dosimeter.federated import Federation
-from dosimeter.federated.tradeoff import GRIDS, Comparison, Tried, calibrate
+from dosimeter.federated.tradeoff import Comparison, Tried, calibrate, strength_of
 from small_federation import federation
 
 
@@ -69,7 +69,7 @@ def test_the_weakest_that_stops_is_found(monkeypatch: pytest.MonkeyPatch, limit:
     assert found.weakest == limit
     assert found.defense == defenses.GaussianNoise(sigma=limit)
     assert [tried.value for tried in told] == asked
-    grid = GRIDS[defenses.GaussianNoise][1]
+    grid = strength_of(defenses.GaussianNoise()).grid
     if limit != grid[0]:  # the next weaker one was seen to fail
         assert grid[grid.index(limit) - 1] in asked
     kept = {tried.value: tried.success for tried in told}
@@ -82,34 +82,27 @@ def test_a_defense_that_never_suffices_is_said_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Comparison, "strongest", lambda *_: {"rate": 1.0})
     found = calibrate(comparison(), defenses.Pruning(ratio=0.9), allowed=0.0)
     assert found.weakest is None
-    assert max(tried.value for tried in found.tried) == GRIDS[defenses.Pruning][1][-1]
+    assert max(tried.value for tried in found.tried) == strength_of(defenses.Pruning()).grid[-1]
 
 
 def test_calibration_runs_the_whole_panel_for_real() -> None:
     found = calibrate(comparison(), defenses.GaussianNoise(sigma=1.0), allowed=1.0)
-    assert found.weakest == GRIDS[defenses.GaussianNoise][1][0]  # all may be read, so the weakest will do
+    assert found.weakest == strength_of(defenses.GaussianNoise()).grid[0]  # all may be read, so the weakest will do
     assert found.tried[0].success["attack"]
 
 
 def test_what_cannot_be_calibrated_is_refused() -> None:
     with pytest.raises(SettingError, match="no strength"):
         calibrate(comparison(), defenses.NoDefense(), allowed=0.0)
-    with pytest.raises(SettingError, match="One defense"):
-        calibrate(comparison(), defenses.GaussianNoise(sigma=1.0) | defenses.Pruning(ratio=0.5), allowed=0.0)
-
-
-def test_every_strength_of_a_grid_can_be_set() -> None:
-    for kind, (key, grid) in GRIDS.items():
-        assert list(grid) == sorted(grid)
-        for value in grid:
-            assert getattr(kind(**{key: value}), key) == value
+    with pytest.raises(SettingError, match="Unknown strength 'rate'"):
+        calibrate(comparison(), defenses.GaussianNoise(sigma=1.0), allowed=0.0, vary="rate")
 
 
 def test_a_panel_that_measured_nothing_stops_nothing() -> None:
     """Pruning all of an update leaves zeros, of which no attack says anything."""
     found = comparison().strongest(defenses.Pruning(ratio=1.0))
     assert found["rate"] == 0.0
-    kept = dict.fromkeys(GRIDS[defenses.Pruning][1], found)
+    kept = dict.fromkeys(strength_of(defenses.Pruning()).grid, found)
     assert calibrate(comparison(), defenses.Pruning(), allowed=0.5, kept=kept).weakest is None
 
 
@@ -117,3 +110,37 @@ def test_a_panel_that_measured_nothing_stops_nothing() -> None:
 def test_what_is_allowed_is_a_share(allowed: float) -> None:
     with pytest.raises(SettingError, match=r"in \[0, 1\]"):
         calibrate(comparison(), defenses.Pruning(), allowed=allowed)
+
+
+@pytest.mark.parametrize("name", sorted(set(defenses.BY_NAME) - {"none", "fedkl", "ats", "no-bias"}))
+def test_every_defense_with_a_strength_can_be_set_to_all_of_it(name: str) -> None:
+    defense = defenses.BY_NAME[name]()
+    assert defense.strengths()
+    for setting, grid in defense.strengths().items():
+        strength = strength_of(defense, setting)
+        assert strength == (0, setting, grid)
+        assert [getattr(strength.of(defense, value), setting) for value in grid] == list(grid)
+
+
+def test_the_strength_that_has_an_effect_is_turned_up_and_other_settings_stay() -> None:
+    pruned = defenses.Ppp(k=4, prune=0.9)
+    assert strength_of(pruned).setting == "prune"
+    assert strength_of(defenses.Ppp(k=4)).setting == "sigma"
+    joined = defenses.Cvb(kernel=3) | defenses.GaussianNoise()
+    assert strength_of(joined).of(joined, 0.5) == defenses.Cvb(kernel=3) | defenses.GaussianNoise(sigma=0.5)
+    assert strength_of(joined, "beta").of(joined, 2.0) == defenses.Cvb(kernel=3, beta=2.0) | defenses.GaussianNoise()
+    words = spec.with_setting("cvb:kernel=3,beta=1|noise", 0, "beta", "2")
+    assert words == "cvb:kernel=3,beta=2|noise"
+    assert spec.with_setting("cvb|noise", 1, "sigma", "0.1") == "cvb|noise:sigma=0.1"
+
+
+def test_a_users_own_defense_is_calibrated_by_what_it_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Own(Defense):
+        level: float = 0.0
+
+        def strengths(self) -> dict[str, tuple[float, ...]]:
+            return {"level": (1.0, 2.0, 3.0)}
+
+    monkeypatch.setattr(Comparison, "strongest", lambda _, defense: {"rate": float(defense.level < 2)})
+    assert calibrate(comparison(), Own(), allowed=0.0).defense == Own(level=2.0)

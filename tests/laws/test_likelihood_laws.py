@@ -62,7 +62,7 @@ def test_pruned_and_rounded_updates_are_explained_by_what_they_were(seed: int, r
     truth = torch.randn(2, 40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     pruned = torch.stack([prune(row, ratio) for row in truth])
     rounded = torch.stack([quantise(row, 5) for row in truth])
-    cases = ((likelihoods.Survived(), pruned), (likelihoods.Interval(bits=5), rounded))
+    cases = ((likelihoods.Survived(), pruned), (likelihoods.Interval(step=1 / 15), rounded))
     for likelihood, observed in cases:
         assert torch.allclose(likelihood.entry_loss(truth, observed), torch.zeros(2, dtype=torch.float64), atol=1e-20)
         assert (likelihood.entry_loss(2 * truth, observed) > 0.01).all()

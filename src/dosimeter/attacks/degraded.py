@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dosimeter.attacks.likelihoods import Likelihood, SquaredL2
+from dosimeter.attacks.likelihoods import Gaussian, Interval, Laplace, Likelihood, Pruned, SquaredL2
 from dosimeter.engine import Products
 from dosimeter.errors import SettingError, unknown
 
@@ -57,6 +57,15 @@ class Zeroed:
         gone = observed == 0
         kept = ~gone if self.by == "places" else _largest(simulated.detach().abs(), gone.sum(1))
         return (torch.where(kept, simulated, 0) - observed).square().sum(1) / (2 * self.sigma**2)
+
+
+def informed(likelihood: object) -> bool:
+    """Whether it takes settings of the defense, which the threat model must grant."""
+    if isinstance(likelihood, Clipped):
+        return informed(likelihood.likelihood)
+    if isinstance(likelihood, Zeroed):
+        return likelihood.sigma != Zeroed.sigma
+    return isinstance(likelihood, Gaussian | Laplace | Pruned | Interval)
 
 
 def _largest(sizes: Tensor, dropped: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ class Features:
     inner: int = 200
 
     def needs(self) -> ThreatModel:
-        return ThreatModel(labels=self.labels.granted)
+        return ThreatModel(labels=self.labels.granted, defense=False)
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse what cannot be solved, before any work."""

@@ -25,7 +25,7 @@ class LabelsOnly:
         return 0
 
     def needs(self) -> ThreatModel:
-        return ThreatModel(labels=self.labels is not None and self.labels.granted)
+        return ThreatModel(labels=self.labels is not None and self.labels.granted, defense=False)
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse a task or a model whose updates do not tell labels, before any work."""

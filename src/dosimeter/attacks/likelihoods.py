@@ -158,14 +158,19 @@ class Survived:
 class Interval:
     """For gradients rounded to whole steps: every entry was within half a step of what is seen.
 
-    The step is the largest entry of the tensor over 2^(bits - 1) - 1, which the update tells; only what is beyond half
-    of it counts, squared, on the scale of the tensor's observed squared norm.
+    `step` is absolute, or a share of the tensor's largest entry, which the update tells: 1 / (2^(bits - 1) - 1)
+    for whole numbers of so many bits. Only what is beyond half of it counts, squared, on the scale of the tensor's
+    observed squared norm.
     """
 
-    bits: int = 8
+    step: float = 1 / 127
+    relative: bool = True
+
+    def __post_init__(self) -> None:
+        _check_width("step", self.step)
 
     def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
-        step = observed.abs().amax(1, keepdim=True) / (2 ** (self.bits - 1) - 1)
+        step = self.step * observed.abs().amax(1, keepdim=True) if self.relative else self.step
         beyond: Tensor = ((simulated - observed).abs() - step / 2).clamp_min(0)
         return beyond.square().sum(1) / observed.square().sum(1).clamp_min(1e-24)
 

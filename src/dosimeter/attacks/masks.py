@@ -100,20 +100,20 @@ class Except:
 class InverseVariance:
     """Each tensor counts by how well it is known: 1 / (sigma^2 + (floor r)^2), r its own root mean square.
 
-    `sigma` is the noise on tensors that are not touched by noise drawn inside the model (PPP perturbs these), or on all
-    where the model draws none; `floor` is what even a tensor without noise may be off, as a share of its size. Weights
-    are scaled so that they sum to 1 over all entries' variances.
+    `each` are names of tensors with the noise sigma on them, the others have none; `floor` is what even a tensor
+    without noise may be off, as a share of its size. Weights are scaled so that they sum to 1 over all entries'
+    variances.
     """
 
-    sigma: float
+    each: tuple[tuple[str, float], ...]
     floor: float = 0.03
 
     def check(self, target: Target) -> None:
         pass
 
     def weights(self, target: Target, norms: Tensor) -> Tensor:
-        early = BeforeNoise(encoder=False).names(target) if target.secrets else set(target.parameters)
-        noisy = torch.tensor([self.sigma * (name in early) for name in target.parameters]).to(norms)
+        sigmas = dict(self.each)
+        noisy = torch.tensor([sigmas.get(name, 0.0) for name in target.parameters]).to(norms)
         sizes = torch.tensor([p.numel() for p in target.parameters.values()]).to(norms)
         variance = noisy.square() + self.floor**2 * norms / sizes
         return 1 / (variance * sizes).clamp_min(1e-24) / len(target.parameters)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from dosimeter import rng, trees
+from dosimeter.attacks import degraded, likelihoods, masks, optimisers, priors, schedules, spaces, starts, treatments
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules, spaces, starts, treatments
 from dosimeter.attacks.objective import Draws, Objective, Unknowns, Values
 from dosimeter.attacks.sampling import Ball, median_filter
 from dosimeter.errors import SettingError, unknown
@@ -121,7 +121,10 @@ class Search:
 
     def needs(self) -> ThreatModel:
         statistics: BatchNorm = "sent" if self.prior.needs_statistics else "running"
-        return ThreatModel(labels=self.labels.granted, secrets=self.secrets.granted, statistics=statistics)
+        informed = degraded.informed(self.likelihood) or isinstance(self.only, masks.InverseVariance)
+        return ThreatModel(
+            labels=self.labels.granted, secrets=self.secrets.granted, statistics=statistics, defense=informed
+        )
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse parts that do not fit the task, before any work."""

@@ -11,15 +11,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dosimeter import rng
+from dosimeter.attacks import presets
+from dosimeter.auditing.channels import channel_of
 from dosimeter.auditing.contenders import Contender, contenders
+from dosimeter.auditing.job import Job
 from dosimeter.auditing.judge import Yardstick
+from dosimeter.auditing.observing import like
 from dosimeter.auditing.result import Result
 from dosimeter.auditing.run import perform
 from dosimeter.auditing.setting import Setting
 from dosimeter.defenses import Around, Moment
 from dosimeter.errors import DosimeterError, SettingError
-from dosimeter.types import Gradient, Secretive, Victims
+from dosimeter.types import Gradient, Victims
 
 
 class Trial(NamedTuple):
@@ -55,16 +58,18 @@ def audit_panel(
     progress: bool | None = None,
 ) -> Iterator[Trial]:
     """Audit by every attack of the panel in turn; the attack of the setting does not count."""
-    with rng.scoped(setting.seed, "defense", "model"):
-        defended = setting.defense.on_model(model, victims.shape)
-    drawing = [layer for layer in defended.modules() if isinstance(layer, Secretive)]
-    scopes = {secret.scope for layer in drawing for secret in layer.secrets().values()}
-    for one in contenders(setting.defense, steps=steps, batch=victims.batch, scopes=scopes):
+    job = Job(model, victims, replace(setting, attack=presets.inverting_gradients(steps=steps)))
+    labels = like(victims.labels[0], job.target)
+    form = torch.zeros_like(labels) if job.target.classification else labels
+    channel = channel_of(setting.defense, job.target, form, setting.seed)
+    said = {"channel": channel.words()}
+    for one in contenders(channel, steps=steps):
         defense = Revealed(inner=setting.defense) if one.role == "control" else setting.defense
         tied = max(setting.same_client, one.same_client)
         each = replace(setting, attack=one.attack, defense=defense, rounds=one.rounds, same_client=tied)
         try:
-            yield Trial(one, perform(model, victims, each, yardstick, names=names, progress=progress))
+            found = perform(model, victims, each, yardstick, names=names, progress=progress)
+            yield Trial(one, replace(found, settings=found.settings | said))
         except SettingError as reason:
             if one.attack.name == "ig":
                 raise  # what keeps the plain attack from running keeps all others from it
@@ -130,6 +135,7 @@ def verdict(trials: list[Trial]) -> str:
         f"{100 * hit['high']:.0f} %); the most exposed one, number {worst['index']} of the data, has an SSIM of "
         f"{worst['ssim']:.2f}."
     )
+    words += f" What they answer: {best.result.settings['channel']}."
     control = next((t.result for t in trials if t.contender.role == "control" and t.result is not None), None)
     if control is None:
         return words

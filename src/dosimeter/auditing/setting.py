@@ -40,9 +40,14 @@ class Setting:
     def granted(self) -> ThreatModel:
         """The threat model: given, or the least that the attack needs; refused when it grants too little."""
         needed = self.attack.needs()
-        granted = self.threat or needed
+        granted = self.threat or replace(needed, defense=True)
         if self.defense.reveals:
             granted = replace(granted, secrets=True)
+        if needed.defense and not granted.defense:
+            raise SettingError(
+                f"The attack {self.attack.name!r} uses settings of the defense, which the threat model withholds; "
+                "grant them (ThreatModel(defense=True)) or use an attack without them, such as ig."
+            )
         if needed.labels and not granted.labels:
             raise SettingError(
                 f"The attack {self.attack.name!r} needs the labels, which the threat model does not grant; "

@@ -72,6 +72,8 @@ def as_attacked(target: Target, threat: ThreatModel, batch: int) -> Target:
     Where statistics are sent, its batch norms wait for them.
     """
     target = untold(target, threat, batch)
+    if not threat.defense and isinstance(target.step, clients.ClippedGradient):
+        target = replace(target, step=None)
     if threat.statistics != "sent":
         return target
     model = copy.deepcopy(target.model)

@@ -77,13 +77,16 @@ def compare_command(
 
 
 def calibrate_command(
-    defense: Annotated[str, typer.Option(help="noise, laplace, ppp, dp-sgd, prune, random-prune or dropout.")],
+    defense: Annotated[
+        str, typer.Option(help="A defense, with settings: noise, cvb:kernel=3. Several are joined by |.")
+    ],
     model: Annotated[str, MODEL] = "cnn",
     data_: Annotated[str, DATA] = "mnist-5k",
     protocol: Annotated[str, PROTOCOL] = "ppp:rounds=20",
     victims: Annotated[int, VICTIMS] = 8,
     steps: Annotated[int, STEPS] = 500,
     allow: Annotated[float, typer.Option(help="Share of images that may be read.")] = 0.0,
+    vary: Annotated[str | None, typer.Option(help="The setting to turn up; the defense's usual one otherwise.")] = None,
     seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
     threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
     out_: Annotated[
@@ -97,7 +100,7 @@ def calibrate_command(
         comparison = _comparison(
             model, data_, protocol, victims=victims, steps=steps, seed=seed, seeds=1, threshold=threshold, trained=False
         )
-        said = f"{defense} {model} {data_} victims {victims} steps {steps} seed {seed} threshold {threshold:g}"
+        said = f"{defense} {model} {data_} victims {victims} steps {steps} seed {seed} threshold {threshold:g} {vary}"
         kept = {row["value"]: row["success"] for row in _read(folder / STRENGTHS, said, ("value", "success"))}
 
         def keep(setting: str, tried: Tried) -> None:
@@ -107,14 +110,14 @@ def calibrate_command(
             _tell(setting, tried)
 
         try:
-            found = calibrate(comparison, made, allowed=allow, kept=kept, told=keep)
+            found = calibrate(comparison, made, allowed=allow, vary=vary, kept=kept, told=keep)
+            part, setting, grid = found.strength
             if found.defense is None:
-                strongest = max(tried.value for tried in found.tried)
                 raise SettingError(
-                    f"Up to {found.setting}={strongest:g} some attack reads more than {allow:.0%} of the images; "
+                    f"Up to {setting}={grid[-1]:g} some attack reads more than {allow:.0%} of the images; "
                     "join the defense with another one (|) or allow more (--allow)."
                 )
-            words = f"{defense.partition(':')[0]}:{found.setting}={found.weakest:g}"
+            words = spec.with_setting(defense, part, setting, f"{found.weakest:g}")
             balance = comparison.balance(words, found.defense, folder / _safe(words))
         except KeyboardInterrupt:
             err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)

@@ -6,6 +6,9 @@
     draw          it draws private numbers in a way of its own
     on_gradient   it changes the update before it leaves
 
+What it does to the update it may state (`channel`), or it is found out by trying; what makes it stronger, too
+(`strengths`).
+
     @dataclass(frozen=True, kw_only=True)
     class Round(Defense):
         '''Send three decimals only.'''
@@ -22,6 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dosimeter.channel import Facts
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Secrets, Shape, Target
 
@@ -87,6 +91,21 @@ class Defense:
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         """The update that leaves the client. Draw only from `rng`, so that a rerun is the same run."""
         return gradient
+
+    def channel(self, moment: Moment) -> Facts | None:
+        """What it does to the update, in the order in which it does it; None lets it be measured.
+
+        Numbers drawn inside the model and the clipping that `clips` says need not be named.
+        """
+        return None
+
+    def strengths(self) -> dict[str, tuple[float, ...]]:
+        """Settings that make it hide more, each with values from weak to strong; the first is the usual one."""
+        return {}
+
+    def spends(self, rate: float, steps: int) -> dict[str, float]:
+        """The epsilon and delta that so many steps on such a share of a client's images cost; {} without a bound."""
+        return {}
 
     def __or__(self, after: "Defense") -> "Defense":
         return Chain(parts=(*_links(self), *_links(after)))
@@ -166,6 +185,9 @@ class Chain(Defense):
             gradient = part.on_gradient(gradient, moment, rng)
         return gradient
 
+    def spends(self, rate: float, steps: int) -> dict[str, float]:
+        return next((spent for part in self.parts if (spent := part.spends(rate, steps))), {})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Around(Defense):
@@ -207,6 +229,9 @@ class Around(Defense):
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         return self.inner.on_gradient(gradient, moment, rng)
+
+    def spends(self, rate: float, steps: int) -> dict[str, float]:
+        return self.inner.spends(rate, steps)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -21,6 +21,9 @@ from dosimeter.types import Secret, Shape
 
 Variant = Literal["paper", "released"]
 
+WEIGHTS = (1e-3, 1e-2, 0.1, 1.0, 10.0)
+"""Of a divergence in the loss, which draws towards noise alone, from weak to strong."""
+
 
 class Bottleneck(Added):
     """mean + deviation * noise, where `noise` is a secret; encoder and decoder come from subclasses."""
@@ -144,6 +147,9 @@ class Precode(Defense):
         k, logarithm = self.k or min(256, size), self.variant == "bayes"
         return Variational(size, k, self.weight, bias=self.bias, logarithm=logarithm)
 
+    def strengths(self) -> dict[str, tuple[float, ...]]:
+        return {"beta": WEIGHTS}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cvb(Defense):
@@ -198,6 +204,9 @@ class Cvb(Defense):
         channels, height, width = inside
         k = max(1, round(self.scale * channels))
         return Convolutional((channels, height, width), k, self.kernel, self.beta, self.variant)
+
+    def strengths(self) -> dict[str, tuple[float, ...]]:
+        return {"beta": WEIGHTS, "kernel": (1, 3, 5, 7, 9), "scale": (2.0, 1.0, 0.5, 0.25, 0.125)}
 
 
 def _check_beta(beta: float) -> None:

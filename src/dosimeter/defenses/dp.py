@@ -4,13 +4,14 @@ import copy
 import math
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dosimeter.channel import Clip, Facts, Noise
 from dosimeter.defenses.base import Defense, Moment
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Shape, Target
@@ -73,6 +74,17 @@ class DpSgd(Defense):
         if moment.target is None or moment.images is None or moment.labels is None:
             raise SettingError("DP-SGD clips every example and needs the batch; give a Moment of it.")
         return private_gradient(moment.target, moment.images, moment.labels, self, rng)
+
+    def channel(self, moment: Moment) -> Facts:
+        clip = Clip(self.clip)
+        return (clip, Noise("gaussian", self.sigma * self.clip / moment.batch)) if self.sigma else (clip,)
+
+    def strengths(self) -> dict[str, tuple[float, ...]]:
+        return {"sigma": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)}
+
+    def spends(self, rate: float, steps: int) -> dict[str, float]:
+        spent = replace(self, rate=rate, steps=steps).epsilon() if steps else 0.0
+        return {"epsilon": spent, "delta": self.delta}
 
     def facts(self) -> dict[str, str]:
         spent = f"{self.epsilon():.3g}" if self.sigma else "infinite"

@@ -70,6 +70,9 @@ class Dropout(Defense):
             model, shape, lambda inside: Dropped(inside, self.rate), position=self.position, before=self.before
         )
 
+    def strengths(self) -> dict[str, tuple[float, ...]]:
+        return {"rate": (0.1, 0.3, 0.5, 0.7, 0.9)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class NoBias(Defense):

@@ -5,9 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
+from dosimeter.channel import Facts, Noise
 from dosimeter.defenses.base import Defense, Moment
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient
+
+LEVELS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+"""Of noise, from weak to strong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,12 @@ class GaussianNoise(Defense):
             name: g + self.sigma * torch.randn(g.shape, generator=rng, dtype=g.dtype).to(g.device)
             for name, g in gradient.items()
         }
+
+    def channel(self, moment: Moment) -> Facts:
+        return (Noise("gaussian", self.sigma),) if self.sigma else ()
+
+    def strengths(self) -> dict[str, tuple[float, ...]]:
+        return {"sigma": LEVELS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +52,12 @@ class LaplaceNoise(Defense):
             e = -u.sign() * torch.log1p(-2 * u.abs().clamp_max(0.5 - 1e-12))
             noisy[name] = g + self.scale * e.to(g)
         return noisy
+
+    def channel(self, moment: Moment) -> Facts:
+        return (Noise("laplace", self.scale),) if self.scale else ()
+
+    def strengths(self) -> dict[str, tuple[float, ...]]:
+        return {"scale": LEVELS}
 
 
 def _check(what: str, value: float) -> None:

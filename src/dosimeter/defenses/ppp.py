@@ -6,11 +6,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from dosimeter.channel import Fact, Facts
 from dosimeter.defenses.base import Moment
 from dosimeter.defenses.bottleneck import Bottleneck, Precode, Variational
-from dosimeter.defenses.noise import GaussianNoise
+from dosimeter.defenses.noise import LEVELS, GaussianNoise
 from dosimeter.defenses.places import run_order
-from dosimeter.defenses.pruning import Pruning
+from dosimeter.defenses.pruning import RATIOS, Pruning
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Shape
 
@@ -46,6 +47,16 @@ class Ppp(Precode):
         chosen = {name: g for name, g in gradient.items() if name in early}
         changed = self.perturbation().on_gradient(chosen, moment, rng)
         return {name: changed.get(name, g) for name, g in gradient.items()}
+
+    def channel(self, moment: Moment) -> Facts:
+        assert moment.target is not None
+        early = frozenset(before_bottleneck(moment.target.model, moment.target.shape, self))
+        facts: tuple[Fact, ...] = self.perturbation().channel(moment)
+        return tuple(fact._replace(on=early) for fact in facts)  # type: ignore[call-arg]
+
+    def strengths(self) -> dict[str, tuple[float, ...]]:
+        own = {"sigma": LEVELS} if self.prune is None else {"prune": RATIOS}
+        return own | Precode.strengths(self)
 
 
 _FOUND: WeakKeyDictionary[nn.Module, dict[Ppp, set[str]]] = WeakKeyDictionary()

@@ -5,9 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dosimeter.channel import Facts, Mask, Rounding
 from dosimeter.defenses.base import Defense, Moment
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient
+
+RATIOS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999)
+"""Of entries that are pruned, from weak to strong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,12 @@ class Pruning(Defense):
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         return {name: prune(g, self.ratio) for name, g in gradient.items()}
+
+    def channel(self, moment: Moment) -> Facts:
+        return (Mask(self.ratio, "size"),) if self.ratio else ()
+
+    def strengths(self) -> dict[str, tuple[float, ...]]:
+        return {"ratio": RATIOS}
 
 
 def prune(g: Tensor, ratio: float) -> Tensor:
@@ -56,6 +66,12 @@ class RandomPruning(Defense):
             for name, g in gradient.items()
         }
 
+    def channel(self, moment: Moment) -> Facts:
+        return (Mask(self.rate, "random"),) if self.rate else ()
+
+    def strengths(self) -> dict[str, tuple[float, ...]]:
+        return {"rate": (0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Quantisation(Defense):
@@ -69,6 +85,12 @@ class Quantisation(Defense):
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         return {name: quantise(g, self.bits) for name, g in gradient.items()}
+
+    def channel(self, moment: Moment) -> Facts:
+        return (Rounding(1 / (2 ** (self.bits - 1) - 1), relative=True),)
+
+    def strengths(self) -> dict[str, tuple[float, ...]]:
+        return {"bits": (16, 12, 10, 8, 6, 5, 4, 3, 2)}
 
 
 def quantise(g: Tensor, bits: int) -> Tensor:

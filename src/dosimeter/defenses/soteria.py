@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from dosimeter.channel import Facts, Hides
 from dosimeter.defenses.base import Defense, Moment
 from dosimeter.defenses.places import evaluating, own_order
 from dosimeter.defenses.receptive import Fields, find_fields, slope_norms
@@ -56,6 +57,14 @@ class Soteria(Defense):
         changed = gradient[name].clone()
         changed[:, hidden] = 0
         return {**gradient, name: changed}
+
+    def channel(self, moment: Moment) -> Facts:
+        assert moment.target is not None
+        path = self.defended(moment.target.model, moment.target.shape)
+        return (Hides(frozenset({f"{path}.weight"})),) if self.rate else ()
+
+    def strengths(self) -> dict[str, tuple[float, ...]]:
+        return {"rate": (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)}
 
 
 def feature_scores(target: Target, path: str, images: Tensor) -> Tensor:

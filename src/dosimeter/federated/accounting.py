@@ -2,11 +2,8 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
-from dosimeter import defenses
-from dosimeter.defenses import DpSgd
 from dosimeter.federated.federation import Federation
 from dosimeter.federated.server import chosen
 
@@ -20,14 +17,11 @@ def privacy(federation: Federation, rounds: int) -> dict[str, Any]:
     Deviations: the accountant assumes that every batch is a Poisson sample, while epochs here are shuffled and cut into
     batches, whose true epsilon may be larger (Chua et al. 2024, arXiv:2403.17673).
     """
-    found = [part for part in defenses.parts(federation.defense) if isinstance(part, DpSgd)]
-    if not found:
-        return {}
-    (setting,) = found  # a chain takes one
     took_part = Counter(client for round_ in range(rounds) for client in chosen(federation, round_))
     spent = {_rate_and_steps(federation, client, times) for client, times in took_part.items()}
-    most = max((replace(setting, rate=rate, steps=steps).epsilon() for rate, steps in spent), default=0.0)
-    return {"epsilon": most if math.isfinite(most) else None, "delta": setting.delta}
+    costs = [federation.defense.spends(rate, steps) for rate, steps in spent or {(1.0, 0)}]
+    most = max(costs, key=lambda cost: cost.get("epsilon", 0.0))
+    return most | {"epsilon": most["epsilon"] if math.isfinite(most["epsilon"]) else None} if most else {}
 
 
 def privacy_words(figures: dict[str, Any]) -> str:

@@ -6,8 +6,7 @@ from dataclasses import replace
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dosimeter import defenses
-from dosimeter.defenses import Defense, DpSgd, Moment
+from dosimeter.defenses import Defense, Moment
 from dosimeter.errors import SettingError
 from dosimeter.federated.protocol import Protocol
 from dosimeter.types import Target
@@ -35,5 +34,5 @@ def check_defense(defense: Defense, target: Target, protocol: Protocol) -> None:
 
 
 def clips_examples(defense: Defense) -> float | None:
-    """The norm that training clips every example's gradient to; DP-SGD starts from the examples and clips itself."""
-    return None if any(isinstance(part, DpSgd) for part in defenses.parts(defense)) else defense.clips()
+    """The norm that training clips every example's gradient to; one that starts from the examples clips itself."""
+    return None if defense.recomputes else defense.clips()

@@ -2,25 +2,14 @@
 
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dosimeter import checks
 from dosimeter.auditing import Result, Setting, Yardstick, audit_panel, conclude
-from dosimeter.defenses import (
-    Defense,
-    DpSgd,
-    Dropout,
-    GaussianNoise,
-    LaplaceNoise,
-    NoDefense,
-    Ppp,
-    Pruning,
-    RandomPruning,
-    parts,
-)
-from dosimeter.errors import SettingError
+from dosimeter.defenses import Chain, Defense, NoDefense, parts
+from dosimeter.errors import SettingError, unknown
 from dosimeter.federated.accounting import privacy
 from dosimeter.federated.audited import as_audited
 from dosimeter.federated.federation import Federation
@@ -105,18 +94,6 @@ def _parameters(task: Federation) -> int:
     return sum(p.numel() for p in task.template.parameters())
 
 
-GRIDS: dict[type[Defense], tuple[str, tuple[float, ...]]] = {
-    GaussianNoise: ("sigma", (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)),
-    LaplaceNoise: ("scale", (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)),
-    Ppp: ("sigma", (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)),
-    DpSgd: ("sigma", (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)),
-    Pruning: ("ratio", (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999)),
-    RandomPruning: ("rate", (0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99)),
-    Dropout: ("rate", (0.1, 0.3, 0.5, 0.7, 0.9)),
-}
-"""The setting that makes a defense stronger, from weak to strong."""
-
-
 class Tried(NamedTuple):
     """One strength of a defense against its whole panel."""
 
@@ -125,10 +102,24 @@ class Tried(NamedTuple):
     success: dict[str, Any]
 
 
+class Strength(NamedTuple):
+    """What of a defense is turned up: a setting of one of its parts, from weak to strong."""
+
+    part: int
+    setting: str
+    grid: tuple[float, ...]
+
+    def of(self, defense: Defense, value: float) -> Defense:
+        """The defense at this strength, all else as it is."""
+        found = list(parts(defense))
+        found[self.part] = replace(found[self.part], **{self.setting: value})
+        return found[0] if len(found) == 1 else Chain(parts=tuple(found))
+
+
 class Calibration(NamedTuple):
     """The weakest strength that stops every attack, if there is one."""
 
-    setting: str
+    strength: Strength
     tried: list[Tried]  # in the order in which they were tried
     weakest: float | None
     defense: Defense | None
@@ -139,6 +130,7 @@ def calibrate(
     defense: Defense,
     *,
     allowed: float,
+    vary: str | None = None,
     kept: Mapping[float, dict[str, Any]] | None = None,
     told: Callable[[str, Tried], None] | None = None,
 ) -> Calibration:
@@ -149,18 +141,20 @@ def calibrate(
 
     Args:
         allowed: share of images that may be read.
+        vary: the setting to turn up; the usual one of its last part by default (`Defense.strengths`).
         kept: what the strongest attack reached at strengths that were tried before.
         told: of every strength as it is tried.
     """
     checks.share("A calibration", "a share of images that may be read", allowed)
-    key, grid = _grid(defense)
+    strength = strength_of(defense, vary)
+    grid = strength.grid
     tried: list[Tried] = []
 
     def stops(at: int) -> bool:
-        success = (kept or {}).get(grid[at]) or comparison.strongest(_with(defense, key, grid[at]))
+        success = (kept or {}).get(grid[at]) or comparison.strongest(strength.of(defense, grid[at]))
         tried.append(Tried(grid[at], success["rate"] <= allowed and not success.get("unmeasured"), success))
         if told:
-            told(key, tried[-1])
+            told(strength.setting, tried[-1])
         return tried[-1].stopped
 
     low, high = -1, len(grid)  # seen not to stop, seen to stop; the ends stand for nothing and everything
@@ -168,21 +162,25 @@ def calibrate(
         middle = (low + high) // 2
         low, high = (low, middle) if stops(middle) else (middle, high)
     if high == len(grid):
-        return Calibration(key, tried, None, None)
-    return Calibration(key, tried, grid[high], _with(defense, key, grid[high]))
+        return Calibration(strength, tried, None, None)
+    return Calibration(strength, tried, grid[high], strength.of(defense, grid[high]))
 
 
-def _grid(defense: Defense) -> tuple[str, tuple[float, ...]]:
-    found = parts(defense)
-    if len(found) != 1:
-        raise SettingError("One defense is calibrated at a time; leave out what is joined by |.")
-    for kind, grid in GRIDS.items():
-        if type(found[0]) is kind:
-            return grid
-    known = ", ".join(sorted(kind.__name__ for kind in GRIDS))
-    raise SettingError(f"{type(found[0]).__name__} has no strength to calibrate; expected one of {known}.")
-
-
-def _with(defense: Defense, key: str, value: float) -> Defense:
-    assert key in {each.name for each in fields(defense)}
-    return replace(defense, **{key: value})
+def strength_of(defense: Defense, vary: str | None = None) -> Strength:
+    """The setting that was asked for, or the usual one of the last part that has any."""
+    found = [
+        Strength(at, setting, grid)
+        for at, part in reversed(list(enumerate(parts(defense))))
+        for setting, grid in part.strengths().items()
+    ]
+    if not found:
+        names = " | ".join(type(part).__name__ for part in parts(defense))
+        raise SettingError(
+            f"{names} has no strength to calibrate; expected a defense whose `strengths` name a setting."
+        )
+    if vary is None:
+        return found[0]
+    chosen = next((each for each in found if each.setting == vary), None)
+    if chosen is None:
+        raise SettingError(unknown("strength", vary, {each.setting for each in found}))
+    return chosen

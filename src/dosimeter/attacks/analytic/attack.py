@@ -43,7 +43,7 @@ class Analytic:
     """Only the check of the result and the scale of a layer without bias need them."""
 
     def needs(self) -> ThreatModel:
-        return ThreatModel(labels=self.labels.granted)
+        return ThreatModel(labels=self.labels.granted, defense=False)
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse what cannot be solved, before any work."""
@@ -94,7 +94,7 @@ class Eliminate:
     """Only the check of the result and the scale of a last layer without bias need them."""
 
     def needs(self) -> ThreatModel:
-        return ThreatModel(labels=self.labels.granted)
+        return ThreatModel(labels=self.labels.granted, defense=False)
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse what cannot be solved, before any work."""
@@ -132,7 +132,7 @@ class Blank:
     labels: labels_.Labels = labels_.FromLastLayer()
 
     def needs(self) -> ThreatModel:
-        return ThreatModel(labels=self.labels.granted)
+        return ThreatModel(labels=self.labels.granted, defense=False)
 
     def blind(self) -> "Blank":
         return self
