@@ -91,6 +91,34 @@ def test_leakage_is_followed_over_rounds(here: Path) -> None:
     assert "Accuracy." in (here / "run" / "training.html").read_text()
 
 
+EARLY = "ppp:rounds=40,clients=3,lr=0.3,validation=0.25,patience=2"
+
+
+def test_a_training_that_ends_early_says_which_rounds_were_not_reached(here: Path) -> None:
+    few = ("--victims", "1", "--steps", "2", "--out", "run")
+    code, _, err = call("follow", *TASK, "--protocol", EARLY, "--at", "0+38+40", *few)
+    assert code == 0
+    last = max(point["round"] for point in json.loads((here / "run" / "leakage.json").read_text())["points"])
+    assert 2 < last < 38
+    said = f"Training ended after round {last}, which is attacked instead of rounds 38, 40."
+    assert said in err
+    assert said in " ".join((here / "run" / "training.html").read_text().split())
+
+
+def test_a_training_names_the_round_that_validation_chooses(here: Path) -> None:
+    assert "best" not in call("train", *TASK, "--protocol", "ppp:rounds=3,clients=3", "--out", "plain")[2]
+    _, _, err = call("train", *TASK, "--protocol", EARLY, "--out", "run")
+    rounds = json.loads((here / "run" / "seed-0" / "training.json").read_text())["rounds"]
+    best = min(rounds, key=lambda entry: entry["validation_loss"])
+    assert f"{best['accuracy']:.2%} in round {best['round']}, the best by validation loss" in err
+
+
+def test_what_batch_norm_leaves_out_is_said(here: Path) -> None:
+    (here / "mine.py").write_text(MODEL.replace("nn.Sigmoid()", "nn.BatchNorm1d(8)"))
+    _, _, err = call("train", *TASK, "--protocol", "ppp:rounds=1,clients=3,batch_size=15", "--out", "run")
+    assert "3 images left out of every epoch" in err
+
+
 def test_defenses_are_compared_and_kept(here: Path) -> None:
     words = ("compare", *TASK, "--protocol", "ppp:rounds=2,clients=3", "--victims", "2", "--steps", "5", "--out", "run")
     code, _, err = call(*words, "--defense", "none", "--defense", "noise:sigma=0.1")

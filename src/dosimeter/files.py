@@ -10,13 +10,14 @@ from typing import Any
 from dosimeter.errors import OutputError
 
 
-def replace(path: Path, content: bytes | str, *, instead: str = "--out", mode: int = 0o666) -> None:
+def replace(path: str | Path, content: bytes | str, *, instead: str = "--out", mode: int = 0o666) -> None:
     """Put a file in its place in one go, with the folders above it; an older one gives way only then.
 
     Args:
         instead: what the user can choose where this place cannot be written.
         mode: who may read it, less what the process masks.
     """
+    path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,16 +31,16 @@ def replace(path: Path, content: bytes | str, *, instead: str = "--out", mode: i
         raise _refused(path, error, instead) from None
 
 
-def replace_json(path: Path, value: dict[str, Any], *, instead: str = "--out", mode: int = 0o666) -> None:
+def replace_json(path: str | Path, value: dict[str, Any], *, instead: str = "--out", mode: int = 0o666) -> None:
     """The same of a value, as JSON."""
     replace(path, json.dumps(value, indent=1) + "\n", instead=instead, mode=mode)
 
 
-def check_writable(folder: Path, *, instead: str = "--out") -> None:
+def check_writable(folder: str | Path, *, instead: str = "--out") -> None:
     """Refuse a folder that cannot be written, before work is lost to it, by writing there; nothing of that stays."""
     missing: list[Path] = []
     try:
-        place = folder.resolve()
+        place = Path(folder).resolve()
         missing = [each for each in (place, *place.parents) if not each.exists()]
         if missing:
             place.mkdir(parents=True)
@@ -52,6 +53,6 @@ def check_writable(folder: Path, *, instead: str = "--out") -> None:
                 each.rmdir()
 
 
-def _refused(path: Path, error: Exception, instead: str) -> OutputError:
+def _refused(path: str | Path, error: Exception, instead: str) -> OutputError:
     why = getattr(error, "strerror", None) or error
     return OutputError(f"Cannot write {str(path)!r}: {why}; choose another {instead}.")

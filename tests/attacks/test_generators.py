@@ -386,7 +386,7 @@ def test_training_is_the_same_for_the_same_seed_and_refuses_too_few_images() -> 
 def test_files_that_hold_no_generator_are_refused_in_one_line(tmp_path: Path) -> None:
     network = generators.Network(shape=(1, 8, 8), latent=4, width=2, trained=True)
     good = tmp_path / "good.safetensors"
-    generators.save_generator(network, good, shape=(1, 8, 8), latent=4, width=2, about="nothing")
+    generators.save_generator(network, str(good), shape=(1, 8, 8), latent=4, width=2, about="nothing")
     tensors = load_file(good)
     about = {
         "format": "dosimeter generator 1",

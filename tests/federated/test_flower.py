@@ -12,9 +12,9 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from safetensors.torch import load_file
 
 from dosimeter import federated
-from dosimeter.errors import SettingError
+from dosimeter.errors import OutputError, SettingError
 from dosimeter.federated.checkpoint import read_history
-from dosimeter.flower import Setup, client_app, read_kept, run_here, server_app
+from dosimeter.flower import Rounds, Setup, client_app, read_kept, run_here, server_app
 
 SMALL = "mlp:width=16,depth=1"
 
@@ -138,6 +138,13 @@ def test_a_garbage_reply_is_left_out_of_its_round(
     assert all("validation_loss" in entry for entry in rounds)
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert any("node 1000 " in line for line in said)
+
+
+def test_an_out_that_cannot_be_written_is_said_before_the_first_round(digits: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    setup = Setup(model=SMALL, data=digits, protocol="ppp:clients=2,rounds=1", out=str(tmp_path / "file" / "run"))
+    with pytest.raises(OutputError, match="choose another out"):
+        Rounds(setup)
 
 
 def test_a_missing_flower_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

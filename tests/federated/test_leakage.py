@@ -21,7 +21,7 @@ def setting(steps: int = 5) -> Setting:
     return Setting(attack=presets.inverting_gradients(steps=steps))
 
 
-def followed(task: Federation, folder: Path, at: set[int], steps: int = 5) -> list[Point]:
+def followed(task: Federation, folder: str | Path, at: set[int], steps: int = 5) -> list[Point]:
     victims = pick(task.dataset, 3)
     tampers = [servers.Honest(), servers.PermutedRows()]
     return follow(task, victims, setting(steps), Yardstick(), at=at, servers=tampers, folder=folder)
@@ -70,6 +70,16 @@ def test_rounds_that_are_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="no round 4"):
         followed(federation(rounds=3), tmp_path / "run", {0, 4})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_training_that_ends_early_is_attacked_where_it_ended(tmp_path: Path) -> None:
+    task = federation(validation=0.25, patience=2, rounds=50, lr=0.2)
+    last = len(train(task).history)
+    assert 2 < last < 49
+    for points in (followed(task, tmp_path, {0, 48, 50}), followed(task, str(tmp_path), {0, 48, 50})):  # and again
+        told = [(point["round"], point.get("instead_of")) for point in points]
+        assert told == [(0, None), (0, None), (last, [48, 50]), (last, [48, 50])]
+    assert all("instead_of" not in point for point in followed(task, tmp_path, {0, last}))
 
 
 def test_a_clients_trained_lock_is_what_its_update_shows() -> None:

@@ -1,16 +1,18 @@
 """Both sides of a defense, and the weakest that stops all attacks."""
 
 import math
+import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from dosimeter import defenses, pick, presets, spec
-from dosimeter.auditing import Setting, Yardstick
+from dosimeter.auditing import Setting, Yardstick, perform
 from dosimeter.defenses import Defense
 from dosimeter.errors import SettingError
 from dosimeter.federated import Federation
+from dosimeter.federated.checkpoint import read_history
 from dosimeter.federated.tradeoff import Comparison, Tried, calibrate, strength_of
 from small_federation import federation
 
@@ -44,6 +46,23 @@ def test_a_balance_has_both_sides(tmp_path: Path) -> None:
     model = federation(defenses.Precode(k=4)).template
     count = sum(p.numel() for p in model.parameters())
     assert bottleneck.added == pytest.approx(count / (plain.bytes / 4) - 1)
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.25])
+def test_accuracy_is_that_of_a_round_that_the_test_split_did_not_choose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation: float
+) -> None:
+    one = perform(federation().model, comparison().victims, comparison().setting, Yardstick())
+    monkeypatch.setattr(Comparison, "audit", lambda *_: one)  # whose panel is not what this is about
+
+    def make(seed: int) -> Federation:
+        return replace(federation(rounds=6, lr=0.5, validation=validation), seed=seed)
+
+    found = replace(comparison(seeds=2), federation=make).balance("none", defenses.NoDefense(), str(tmp_path))
+    trainings = [read_history(tmp_path / f"seed-{seed}")["rounds"] for seed in range(2)]
+    picked = [min(rounds, key=lambda e: e["validation_loss"]) if validation else rounds[-1] for rounds in trainings]
+    assert found.accuracy == statistics.mean(entry["accuracy"] for entry in picked)
+    assert found.accuracy < statistics.mean(max(entry["accuracy"] for entry in rounds) for rounds in trainings)
 
 
 def test_ruinous_noise_costs_accuracy() -> None:

@@ -111,6 +111,14 @@ def test_a_stopped_training_ends_as_an_unbroken_one(tmp_path: Path, central: boo
     assert [entry["accuracy"] for entry in whole.history] == [entry["accuracy"] for entry in resumed.history]
 
 
+def test_a_folder_may_be_a_word(tmp_path: Path) -> None:
+    first = train(federation(rounds=1), folder=str(tmp_path / "run"))
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    assert train(federation(rounds=1), folder=str(tmp_path / "run")).history == first.history
+    with pytest.raises(OutputError, match="Not a directory"):
+        train(federation(rounds=1), folder=str(tmp_path / "run" / "training.json"))
+
+
 def test_a_round_that_was_told_but_not_kept_is_done_again(tmp_path: Path) -> None:
     """Killed between the two files: the history knows a round that the tensors do not."""
     whole = train(federation(rounds=2), folder=tmp_path)

@@ -158,7 +158,7 @@ def test_the_heads_may_have_a_file_of_their_own_and_either_format(tmp_path: Path
     save_file(features | {"classifier.1.weight": torch.zeros(2, 2)}, tmp_path / "alexnet.safetensors")
     torch.save(heads, tmp_path / "alex.pth")
     a, b = torch.rand(2, 2, 3, 32, 32)
-    metric = Lpips.load(tmp_path / "alexnet.safetensors", heads=tmp_path / "alex.pth")
+    metric = Lpips.load(str(tmp_path / "alexnet.safetensors"), heads=str(tmp_path / "alex.pth"))
     torch.testing.assert_close(metric(a, b), Lpips.load(alex_file)(a, b))
     with pytest.raises(DataError, match=r"alexnet\.safetensors.*lin0\.model\.1\.weight is missing.*heads"):
         Lpips.load(tmp_path / "alexnet.safetensors")

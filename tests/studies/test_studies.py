@@ -8,12 +8,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import small_federation
 from dosimeter import defenses, models, rng, studies
 from dosimeter.cli import app
 from dosimeter.cli.study import draw
+from dosimeter.data import pick
 from dosimeter.errors import OutputError
 from dosimeter.studies import sweep
-from dosimeter.task import load_task
+from dosimeter.task import Task, load_task
 
 TINY = replace(
     studies.BY_NAME["pooling"],
@@ -44,7 +46,7 @@ def test_psnrs_of_inverting_gradients_stand_in_both_units() -> None:
 def test_a_stopped_study_goes_on_where_it_was(tmp_path: Path) -> None:
     first = next(iter(studies.run(TINY, tmp_path)))
     assert not first[2]
-    again = list(studies.run(TINY, tmp_path))
+    again = list(studies.run(TINY, str(tmp_path)))
     assert [there for *_, there in again] == [True, False]
     assert again[0][:2] == first[:2]
     kept = json.loads((tmp_path / "study.json").read_text())
@@ -84,7 +86,7 @@ def test_the_study_of_labels_trains_defends_and_prints_labels(tmp_path: Path) ->
 
 def test_training_changes_the_model_and_is_the_same_again() -> None:
     row = studies.Row(model="lenet:width=2", data="mnist-5k", victims=1, protocol="bayes:rounds=2,steps=1")
-    assert row.trained == "2 steps"
+    assert row.trained(None) == "2 steps"
     protocol = row.training()
     assert protocol is not None
     for defense in (defenses.NoDefense(), defenses.Precode(k=4)):
@@ -114,6 +116,22 @@ def test_rows_after_training_say_how_long_and_how_well(tmp_path: Path) -> None:
     first, second = studies.as_markdown(study, found).splitlines()[2:]
     assert "| `lenet` | - | - | fedkl:round=later | `unlock` |" in first
     assert f"| `lenet` | 2 steps | {after.accuracy:.1%} |" in second
+
+
+def test_a_row_whose_training_ends_early_says_when() -> None:
+    row = studies.Row(model="mine", victims=1, protocol="ppp:clients=3,rounds=50,lr=0.2,validation=0.25,patience=2")
+    task = Task(small_federation.model(), small_federation.dataset(), pick(small_federation.dataset(), 1), {})
+    protocol = row.training()
+    assert protocol is not None
+    found = sweep._train(task, row, defenses.NoDefense(), protocol)
+    assert 2 < found.rounds < 50
+    assert 0 <= found.accuracy <= 1
+    outcome = studies.Outcome(0.0, 0.0, 0.0, 0.0, "", 0.0, rounds=found.rounds)
+    assert sweep.COLUMNS["trained"](row, outcome) == f"{found.rounds} rounds"
+    stepwise = replace(row, protocol="fedsgd:rounds=50,steps=4")
+    assert sweep.COLUMNS["trained"](stepwise, outcome) == f"{4 * found.rounds} steps"
+    older = outcome._replace(rounds=None)  # of a file that does not say it
+    assert sweep.COLUMNS["trained"](row, older) == "50 rounds"
 
 
 def test_settings_are_chosen_on_other_images_than_the_victims(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def draw(found: list[tuple[studies.Row, studies.Outcome]], folder: Path) -> None
     attacks = _told_apart([row.attack for row, _ in found])
     bars = {}
     for (row, outcome), attack in zip(found, attacks, strict=True):
-        bars[", ".join(filter(None, [row.defense, attack, row.trained]))] = outcome.ssim
+        bars[", ".join(filter(None, [row.defense, attack, row.trained(outcome.rounds)]))] = outcome.ssim
     if len(bars) == len(found):
         with refusals():
             charts.write_svg(folder / "study.svg", charts.bars(bars, x="mean SSIM", threshold=0.5))

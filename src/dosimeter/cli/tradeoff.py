@@ -54,7 +54,7 @@ def compare_command(
             trained=trained,
         )  # fmt: skip
         said = f"{model} {data_} {protocol} victims {victims} steps {steps} seeds {seeds} from {seed} trained {trained}"
-        said += f" threshold {threshold:g}"
+        said += f" threshold {threshold:g}, accuracy of the best validation loss or the last round"
         rows = _read(folder / BALANCES, said, Balance._fields, Balance._field_defaults)
         kept = {row["defense"]: Balance(**row) for row in rows}
         try:

@@ -15,8 +15,9 @@ from dosimeter.cli.console import err, out, refusals
 from dosimeter.cli.parts import place
 from dosimeter.federated import Training
 from dosimeter.federated.accounting import epsilon_words, privacy_words
-from dosimeter.federated.leakage import Point, follow
+from dosimeter.federated.leakage import Point, early_words, follow
 from dosimeter.federated.setup import Setup
+from dosimeter.federated.training import picked
 from dosimeter.reports.training import write_leakage, write_training
 
 MODEL = typer.Option(help="A model, with settings: convnet:width=32. Or path/to/file.py:function, yours.")
@@ -105,21 +106,26 @@ def follow_command(
         except KeyboardInterrupt:
             err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
             raise typer.Exit(130) from None
-        write_leakage(folder / PAGE, points, about=f"{model} on {data_}, {protocol}, defense {defense}, {attack}")
+        about = f"{model} on {data_}, {protocol}, defense {defense}, {attack}. {early_words(points)}"
+        write_leakage(folder / PAGE, points, about=about)
+    if early := early_words(points):
+        err.print(early, highlight=False, soft_wrap=True)
     out.print(_leaks(points))
     out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
 
 
 def _said(seed: int, found: Training) -> str:
-    scored = [entry for entry in found.history if "accuracy" in entry]
-    best = max(scored, key=lambda entry: entry["accuracy"])
+    last, best = found.history[-1], picked(found.history)
     speed = sum(e["samples"] for e in found.history) / max(1e-9, sum(e["fitting"] for e in found.history))
-    spent = privacy_words(found.history[-1])
-    return (
-        f"seed {seed}: accuracy {scored[-1]['accuracy']:.2%} after {len(found.history)} rounds, "
-        f"best {best['accuracy']:.2%} in round {best['round']}, {speed:,.0f} samples/s"
-        f"{', epsilon ' if spent else ''}{spent}"
-    )
+    words = [f"seed {seed}: accuracy {last['accuracy']:.2%} after {len(found.history)} rounds"]
+    if "validation_loss" in best:
+        words.append(f"{best['accuracy']:.2%} in round {best['round']}, the best by validation loss")
+    words.append(f"{speed:,.0f} samples/s")
+    if spent := privacy_words(last):
+        words.append(f"epsilon {spent}")
+    if left_out := last.get("left_out"):
+        words.append(f"{left_out} images left out of every epoch, since batch norm cannot train on one alone")
+    return ", ".join(words)
 
 
 def _rounds(found: dict[int, Training]) -> Table:

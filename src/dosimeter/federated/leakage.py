@@ -19,7 +19,8 @@ from dosimeter.servers import Tamper
 from dosimeter.types import Victims
 
 Point = dict[str, Any]
-"""One audit on the way as plain values: round, server, attack, accuracy, ssim, psnr, success, images."""
+"""One audit on the way as plain values: round, server, attack, accuracy, ssim, psnr, success, images; `instead_of` has
+rounds that training ended before."""
 
 POINTS = "leakage.json"
 
@@ -32,7 +33,7 @@ def follow(
     *,
     at: Collection[int],
     servers: Sequence[Tamper],
-    folder: Path,
+    folder: str | Path,
     names: dict[str, Any] | None = None,
     workers: int | None = None,
     progress: bool | None = None,
@@ -41,7 +42,8 @@ def follow(
 
     Args:
         setting: the audit's; its defense and server are the federation's and `servers`.
-        at: numbers of done rounds, 0 being the model before training.
+        at: numbers of done rounds, 0 being the model before training. Where training ends before some of them, its last
+            round is audited in their stead.
         folder: keeps the training and every audit as it is done, and goes on from there.
     """
     beyond = [round_ for round_ in at if not 0 <= round_ <= federation.protocol.rounds]
@@ -49,13 +51,14 @@ def follow(
         raise SettingError(
             f"Training has {federation.protocol.rounds} rounds, so there is no round {beyond[0]} to audit."
         )
+    folder = Path(folder)
     said = settings(federation) | {"attack": repr(setting.attack), "victims": list(victims.ids)}
     said["threshold"] = yardstick.threshold
-    kept = _read(folder / POINTS, said)
+    kept, wanted = _read(folder / POINTS, said), set(at)
 
     def look(done: int, state: State, private: dict[int, State]) -> None:
         there = {point["server"] for point in kept if point["round"] == done}
-        missing = [server for server in servers if done in at and server.name not in there]
+        missing = [server for server in servers if done in wanted and server.name not in there]
         if not missing:
             return
         defense = as_audited(federation, Training(state, private, []))
@@ -68,8 +71,23 @@ def follow(
             kept.append(about | privacy(federation, done) | point_of(result, norms))
             _write(folder / POINTS, said, kept)
 
-    train(federation, folder=folder / "training", tested=at, watch=look, workers=workers, progress=progress)
-    return sorted(kept, key=lambda point: (point["round"], point["server"]))
+    trained = train(federation, folder=folder / "training", tested=at, watch=look, workers=workers, progress=progress)
+    last = len(trained.history)
+    if missed := sorted(round_ for round_ in at if round_ > last):
+        wanted.add(last)
+        look(last, trained.state, trained.private)
+    points = [point | {"instead_of": missed} if missed and point["round"] == last else point for point in kept]
+    return sorted(points, key=lambda point: (point["round"], point["server"]))
+
+
+def early_words(points: Sequence[Point]) -> str:
+    """Which rounds were not reached, as it is printed; nothing where all were."""
+    early = next((point for point in points if "instead_of" in point), None)
+    if early is None:
+        return ""
+    missed = ", ".join(map(str, early["instead_of"]))
+    rounds = "rounds" if len(early["instead_of"]) > 1 else "round"
+    return f"Training ended after round {early['round']}, which is attacked instead of {rounds} {missed}."
 
 
 def point_of(result: Result, norms: Sequence[float] = ()) -> Point:

@@ -13,7 +13,7 @@ from dosimeter.errors import SettingError, unknown
 from dosimeter.federated.accounting import privacy
 from dosimeter.federated.audited import as_audited
 from dosimeter.federated.federation import Federation
-from dosimeter.federated.training import Training, train
+from dosimeter.federated.training import Training, picked, train
 from dosimeter.types import Victims
 
 
@@ -21,7 +21,7 @@ class Balance(NamedTuple):
     """A defense's two sides. Spreads are over seeds of training."""
 
     defense: str
-    accuracy: float  # the mean over seeds of the best round's
+    accuracy: float  # the mean over seeds; of the round with the lowest validation loss, else of the last
     accuracy_spread: float
     ssim: float  # of the strongest attack
     attack: str
@@ -48,20 +48,20 @@ class Comparison:
     """Whether the trained model is attacked; the untrained one otherwise, which leaks most."""
     _audits: dict[tuple[str, int], Result] = field(default_factory=dict, repr=False, compare=False)
 
-    def balance(self, name: str, defense: Defense, folder: Path | None = None) -> Balance:
+    def balance(self, name: str, defense: Defense, folder: str | Path | None = None) -> Balance:
         """Train with the defense, then have it meet its whole panel of attacks."""
         trainings = []
         for seed in range(self.seeds):
             task = replace(self.federation(self.setting.seed + seed), defense=defense)
-            trainings.append((task, train(task, folder=folder and folder / f"seed-{task.seed}")))
+            trainings.append((task, train(task, folder=folder and Path(folder) / f"seed-{task.seed}")))
         task, first = trainings[0]
         result = self.audit(task, first if self.trained else Training(task.initial(), {}, []))
-        best = [max(entry["accuracy"] for entry in found.history) for _, found in trainings]
+        accuracies = [picked(found.history)["accuracy"] for _, found in trainings]
         rounds = [entry["seconds"] for _, found in trainings for entry in found.history]
         return Balance(
             name,
-            statistics.mean(best),
-            statistics.stdev(best) if len(best) > 1 else 0.0,
+            statistics.mean(accuracies),
+            statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,
             result.scores["scores"]["ssim"]["mean"],
             result.settings["attack_name"],
             result.scores["success"],

@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dosimeter import files
 from dosimeter.errors import ModelError
 from dosimeter.federated.accounting import privacy
 from dosimeter.federated.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -34,7 +35,7 @@ Watch = Callable[[int, State, dict[int, State]], None]
 def train(
     federation: Federation,
     *,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     tested: Collection[int] | None = None,
     watch: Watch | None = None,
     workers: int | None = None,
@@ -52,6 +53,9 @@ def train(
         progress: show a bar; by default when standard error is a terminal.
     """
     protocol = federation.protocol
+    folder = None if folder is None else Path(folder)
+    if folder:
+        files.check_writable(folder)
     at = (folder and read_checkpoint(folder, federation)) or Checkpoint(0, federation.initial(), {}, {}, [])
     federation.prepare()
     if watch:
@@ -105,6 +109,14 @@ def _round(federation: Federation, at: Checkpoint, fits_of: Fits, tested: bool) 
     if federation.protocol.validation:
         entry["validation_loss"] = _validation(federation, state, private, at.done + 1)
     return Checkpoint(at.done + 1, state, private, optimisers, [*at.history, entry])
+
+
+def picked(history: Sequence[Round]) -> Round:
+    """The round whose model one would take: of the lowest validation loss, or the last where nothing validates.
+
+    The test split has no say in it, or its accuracy would flatter.
+    """
+    return min(history, key=lambda entry: (entry.get("validation_loss", 0.0), -entry["round"]))
 
 
 def sent_bytes(sent: State) -> int:

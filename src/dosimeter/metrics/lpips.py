@@ -105,13 +105,14 @@ class Lpips:
     heads: tuple[Tensor, ...]  # (1, channels, 1, 1), one a layer that is read
 
     @classmethod
-    def load(cls, path: Path, heads: Path | None = None) -> "Lpips":
+    def load(cls, path: str | Path, heads: str | Path | None = None) -> "Lpips":
         """From a state dict in torchvision's format (`features.0.weight`), a .safetensors file or one of torch.save.
 
         The heads (`lin0.model.1.weight` to `lin4.model.1.weight`) stand in the same file or in one of their own, as
         the authors of LPIPS publish them. The shape of the first convolution tells AlexNet from VGG-16; other tensors
         in the file, such as the classifier, are left out.
         """
+        path = Path(path)
         features = _read(path)
         backbone = _recognise(path, features)
         places = [f"features.{conv.place}" for conv in backbone.convs]
@@ -121,9 +122,9 @@ class Lpips:
         channels = [conv.shape[0] for conv in backbone.convs if conv.read]
         lins = {f"lin{i}.model.1.weight": (1, count, 1, 1) for i, count in enumerate(channels)}
         _check(path, features, weights | biases, f"the features of {backbone.name}", "get the file again")
-        found = features if heads is None else _read(heads)
+        found = features if heads is None else _read(Path(heads))
         advice = "add the LPIPS authors' v0.1 heads to it or name their file as `heads`"
-        _check(heads or path, found, lins, f"the LPIPS heads for {backbone.name}", advice)
+        _check(Path(heads or path), found, lins, f"the LPIPS heads for {backbone.name}", advice)
         return cls(
             backbone=backbone,
             weights=tuple(features[name] for name in weights),
@@ -176,12 +177,11 @@ class Lpips:
         return features
 
 
-def find_weights(folder: Path | None = None) -> Path | None:
+def find_weights(folder: str | Path | None = None) -> Path | None:
     """The first of lpips_alex.pth and lpips_vgg.pth in the folder, else in that of DOSIMETER_DATA, else None."""
     named = os.environ.get("DOSIMETER_DATA")
-    folders = [folder] if folder is not None else []
-    folders += [Path(named)] if named else []
-    places = [place / name for place in folders for name in ("lpips_alex.pth", "lpips_vgg.pth")]
+    folders = [place for place in (folder, named) if place]
+    places = [Path(place) / name for place in folders for name in ("lpips_alex.pth", "lpips_vgg.pth")]
     return next((place for place in places if place.is_file()), None)
 
 

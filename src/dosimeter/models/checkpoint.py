@@ -62,13 +62,13 @@ def read_state(model: nn.Module, path: str | Path) -> dict[str, Tensor]:
     return found
 
 
-def read_tensors(path: Path, model: nn.Module, noun: str = "checkpoint") -> dict[str, Tensor]:
+def read_tensors(path: str | Path, model: nn.Module, noun: str = "checkpoint") -> dict[str, Tensor]:
     """The tensors of a file by name, whether they fit the model or not; no code in the file is run.
 
     It is a `.safetensors` file, an `.npz` file with an array for every tensor, or a `.pt` or `.pth` file, in which they
     may lie under "state_dict". Names may begin with "module." as `DataParallel` writes them.
     """
-    return dict(_without_prefix(_read(path, noun), model))
+    return dict(_without_prefix(_read(Path(path), noun), model))
 
 
 def _read(path: Path, noun: str) -> Mapping[str, Tensor]:

@@ -19,7 +19,7 @@ from dosimeter.store import reserve, write_run
 PAGE = "report.html"
 
 
-def report(result: Outcome, folder: Path, *, overwrite: bool = False, title: str = TITLE) -> Path:
+def report(result: Outcome, folder: str | Path, *, overwrite: bool = False, title: str = TITLE) -> Path:
     """Write a result's run folder with its page, all of it or nothing, and say where the page is."""
     folder = Path(folder)
     with reserve(folder, overwrite=overwrite) as draft:

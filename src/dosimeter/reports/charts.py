@@ -82,7 +82,7 @@ def bars(values: Mapping[str, float], *, x: str, threshold: float | None = None)
     return tag("svg", tag("title", title), *drawn, viewBox=box, role="img", aria_label=title)
 
 
-def write_svg(path: Path, drawing: Html) -> None:
+def write_svg(path: str | Path, drawing: Html) -> None:
     """A figure as a file of its own, in the colours of the light page."""
     light, figures = CSS[: CSS.index("@media")], CSS[CSS.index("svg {") : CSS.index("\n.swatch {")]
     style = tag(
@@ -112,7 +112,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
     return tag("div", tag("table", top, tag("tbody", *body)), class_="scroll")
 
 
-def write_charts(path: Path, title: str, about: str, parts: Sequence[tuple[str, Html]]) -> None:
+def write_charts(path: str | Path, title: str, about: str, parts: Sequence[tuple[str, Html]]) -> None:
     """One self-contained page of sections, each with a heading."""
     top = tag("header", tag("p", "dosimeter", class_="brand"), tag("h1", title), tag("p", about, class_="about"))
     body = [tag("section", tag("h2", name), content) for name, content in parts]

@@ -22,7 +22,7 @@ from dosimeter.reports.words import (
 TITLE = "Gradient leakage audit"
 
 
-def write_page(result: Outcome, path: Path, *, title: str = TITLE) -> None:
+def write_page(result: Outcome, path: str | Path, *, title: str = TITLE) -> None:
     """Write the report of a result to one HTML file."""
     files.replace(path, render(result, title=title))
 

@@ -12,7 +12,7 @@ Entry = Mapping[str, Any]
 """A round's figures, or an audit's on the way, as plain values."""
 
 
-def write_training(path: Path, found: Mapping[int, Sequence[Entry]], *, about: str) -> None:
+def write_training(path: str | Path, found: Mapping[int, Sequence[Entry]], *, about: str) -> None:
     """Accuracy and loss over rounds, a line a seed."""
 
     def curve(key: str) -> dict[str, list[Point]]:
@@ -41,7 +41,7 @@ def _privacy(spent: Mapping[str, Sequence[Point]], entries: Sequence[Entry]) -> 
     return [sections.drawing(charts.lines(spent, x="round", y="epsilon"), name, words)]
 
 
-def write_leakage(path: Path, points: Sequence[Entry], *, about: str) -> None:
+def write_leakage(path: str | Path, points: Sequence[Entry], *, about: str) -> None:
     """SSIM, PSNR, rate and accuracy over rounds (Bayes, Fig. 2), and SSIM by the norm of the update (IG, Sec. 5.1)."""
     names = list(dict.fromkeys(point["server"] for point in points))
 

@@ -47,7 +47,7 @@ class Distance(NamedTuple):
     more_error: float
 
 
-def compare_densities(points: int = 1000, steps: int = 400, *, folder: Path | None = None) -> Iterator[Distance]:
+def compare_densities(points: int = 1000, steps: int = 400, *, folder: str | Path | None = None) -> Iterator[Distance]:
     """Four attacks on Laplace noise and points of a Gaussian: each of the two right or taken for the other (Fig. 4).
 
     A 2-layer perceptron on 20 numbers, noise of scale 0.1, untrained. The wrong density and the wrong prior have the
@@ -83,7 +83,7 @@ def compare_densities(points: int = 1000, steps: int = 400, *, folder: Path | No
             yield found[-1]
     if folder is not None:
         rows = [row._asdict() for row in found]
-        files.replace_json(folder / "densities.json", {"points": points, "steps": steps, "rows": rows})
+        files.replace_json(Path(folder) / "densities.json", {"points": points, "steps": steps, "rows": rows})
 
 
 def distances_as_markdown(found: list[Distance]) -> str:

@@ -13,6 +13,7 @@ from dosimeter.data import pick
 from dosimeter.defenses import Defense
 from dosimeter.errors import OutputError
 from dosimeter.federated import Federation, Protocol, as_audited, train
+from dosimeter.federated.training import score
 from dosimeter.task import Task, load_task
 from dosimeter.types import Attack, Victims
 
@@ -41,12 +42,12 @@ class Row:
     def training(self) -> Protocol | None:
         return spec.make("protocol", self.protocol, federated.BY_NAME) if self.protocol else None
 
-    @property
-    def trained(self) -> str:
-        """How long, in words; nothing for an untrained model."""
+    def trained(self, rounds: int | None) -> str:
+        """How long, in words, if not for all of the protocol's rounds; nothing for an untrained model."""
         if not (by := self.training()):
             return ""
-        many, what = (by.rounds * by.steps, "step") if by.steps else (by.rounds, "round")
+        rounds = rounds or by.rounds
+        many, what = (rounds * by.steps, "step") if by.steps else (rounds, "round")
         return f"{many} {what}{'' if many == 1 else 's'}"
 
 
@@ -64,6 +65,7 @@ class Outcome(NamedTuple):
     updates: str | None = None  # those with all labels right
     chosen: str | None = None  # the attack that was best on shadow images
     accuracy: float | None = None  # of a trained model
+    rounds: int | None = None  # that it was trained for
 
 
 COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
@@ -77,7 +79,7 @@ COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
     "images read": lambda _, o: o.read,
     "attack": lambda row, o: f"`{o.chosen or row.attack}`",
     "defense": lambda row, _: row.defense,
-    "trained": lambda row, _: row.trained or "-",
+    "trained": lambda row, o: row.trained(o.rounds) or "-",
     "accuracy": lambda _, o: "-" if o.accuracy is None else f"{o.accuracy:.1%}",
     "updates": lambda row, _: f"{row.victims} of {row.batch}",
     "labels right": lambda _, o: o.labels or "-",
@@ -110,12 +112,13 @@ class Study:
         return [str(COLUMNS[name](row, outcome)) for name in self.columns]
 
 
-def run(study: Study, folder: Path) -> Iterator[tuple[Row, Outcome, bool]]:
+def run(study: Study, folder: str | Path) -> Iterator[tuple[Row, Outcome, bool]]:
     """Every row with its outcome, in turn, and whether it was there already from a run with the same settings.
 
     The file `study.json` is replaced after every row, so that a run that was stopped goes on where it was.
     """
-    path = folder / "study.json"
+    path = Path(folder) / "study.json"
+    files.check_writable(folder)
     kept = _read(path)
     trained: dict[str, Trained] = {}
     for row in study.rows:
@@ -138,24 +141,25 @@ def as_markdown(study: Study, found: list[tuple[Row, Outcome]]) -> str:
 
 
 class Trained(NamedTuple):
-    """A defense in the model that was trained with it, and how well that does."""
+    """A defense in the model that was trained with it, how well that does, and after how many rounds."""
 
     defense: Defense
     accuracy: float
+    rounds: int
 
 
 def _audit(row: Row, trained: dict[str, Trained]) -> Outcome:
     """`trained` has what the row before was trained to, which rows that differ in their attack alone share."""
     defense: Defense = spec.joined("defense", row.defense, defenses.BY_NAME)
     task = load_task(row.model, row.data, row.victims, seed=row.seed, batch=row.batch, split=row.split, size=row.size)
-    accuracy = None
+    accuracy = rounds = None
     if protocol := row.training():
         same = f"{row.model} {row.data} {row.defense} {row.protocol} {row.size} {row.seed}"
         if same not in trained:
             found = _train(task, row, defense, protocol)
             trained.clear()
             trained[same] = found
-        defense, accuracy = trained[same]
+        defense, accuracy, rounds = trained[same]
     chosen = _tune(task, row, defense) if row.tries else None
     attack = _attack(chosen or row.attack, row)
     result = audit(task.model, task.victims, attack=attack, defense=defense, seed=row.seed, names=task.names)
@@ -173,6 +177,7 @@ def _audit(row: Row, trained: dict[str, Trained]) -> Outcome:
         _count(labels["updates"]) if labels else None,
         chosen,
         accuracy,
+        rounds,
     )
 
 
@@ -196,8 +201,9 @@ def _tune(task: Task, row: Row, defense: Defense) -> str:
 
 def _train(task: Task, row: Row, defense: Defense, protocol: Protocol) -> Trained:
     whole = Federation(model=task.model, dataset=task.dataset, protocol=protocol, defense=defense, seed=row.seed)
-    done = train(whole, tested=(protocol.rounds,))
-    return Trained(as_audited(whole, done), done.history[-1]["accuracy"])
+    done = train(whole, tested=())  # which round is the last is not known before
+    rounds = len(done.history)
+    return Trained(as_audited(whole, done), score(whole, done.state, done.private, rounds)["accuracy"], rounds)
 
 
 def _count(rate: dict[str, Any]) -> str:

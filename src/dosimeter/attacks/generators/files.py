@@ -31,7 +31,7 @@ def check_place(path: Path, *, overwrite: bool) -> None:
         raise OutputError(f"The folder of {str(path)!r} is not there or cannot be written; choose another --out.")
 
 
-def save_generator(network: Network, path: Path, *, shape: Shape, latent: int, width: int, about: str) -> None:
+def save_generator(network: Network, path: str | Path, *, shape: Shape, latent: int, width: int, about: str) -> None:
     """Write a generator, whole or not at all; `about` says in a few words what it was trained on and how."""
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
     channels, height, across = shape

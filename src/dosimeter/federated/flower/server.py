@@ -13,6 +13,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from dosimeter import files
 from dosimeter.errors import UpdateError
 from dosimeter.federated.accounting import privacy
 from dosimeter.federated.checkpoint import Checkpoint, write_checkpoint
@@ -55,6 +56,9 @@ class Rounds(FedAvg):
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         self.setup, self.federation = setup, setup.federation()
+        self._out = Path(setup.out).expanduser() if setup.out else None
+        if self._out:
+            files.check_writable(self._out, instead="out")
         self.history: list[dict[str, Any]] = []
         self._clients: dict[int, int] = {}  # by node
         self._before: State = {}
@@ -127,9 +131,9 @@ class Rounds(FedAvg):
         entry |= privacy(self.federation, server_round)
         entry["seconds"] = time.perf_counter() - self._began
         self.history.append(entry)
-        if self.setup.out:
+        if self._out:
             at = Checkpoint(server_round, state, {}, {}, self.history)
-            write_checkpoint(Path(self.setup.out), self.federation, at)
+            write_checkpoint(self._out, self.federation, at)
         return MetricRecord({key: value for key, value in entry.items() if key in ("loss", "accuracy", "random_key")})
 
     def _tell(
