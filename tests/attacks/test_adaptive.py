@@ -7,6 +7,7 @@ import torch
 
 from dosimeter.attacks import AverageRounds, LeaveOut, masks, presets
 from dosimeter.attacks.rounds import average
+from dosimeter.attacks.stages import only
 from dosimeter.defenses import Precode
 from dosimeter.errors import SettingError
 from dosimeter.types import Observation
@@ -37,18 +38,25 @@ def test_the_mean_of_rounds_has_less_noise() -> None:
 
 def test_the_tensor_that_was_changed_is_found_and_left_out() -> None:
     target, seen = seen_of_two()
-    broken = {**seen.gradient, "1.1.weight": torch.randn_like(seen.gradient["1.1.weight"])}
-    attack = LeaveOut(attack=presets.inverting_gradients(steps=100))
-    assert attack.candidates(target) == ["1.1.weight", "1.3.weight"]  # type: ignore[arg-type]
-    assert attack.suspect(target, seen._replace(gradient=broken), seed=0) == "1.1.weight"  # type: ignore[arg-type]
-    broken = {**seen.gradient, "1.3.weight": torch.randn_like(seen.gradient["1.3.weight"])}
-    assert attack.suspect(target, seen._replace(gradient=broken), seed=0) == "1.3.weight"  # type: ignore[arg-type]
+    names = ["1.1.weight", "1.3.weight"]
+    broken = {name: g.clone() for name, g in seen.gradient.items()}
+    for v, name in enumerate(names):
+        broken[name][v] = torch.randn_like(broken[name][v])
+    seen = seen._replace(gradient=broken)
+    search = presets.inverting_gradients(steps=100)
+    attack = LeaveOut(attack=search)
+    assert attack.candidates(target) == names  # type: ignore[arg-type]
+    found = attack(target, [seen], seed=0)  # type: ignore[arg-type]
+    for v, name in enumerate(names):
+        told = replace(search, only=masks.Except(names=(name,)))(target, [only(seen, [v])], seed=0)  # type: ignore[arg-type]
+        assert torch.allclose(found.images[v], told.images[0], atol=1e-6)
+    turned = attack(target, [only(seen, [1, 0])], seed=0)  # type: ignore[arg-type]
+    assert torch.allclose(turned.images[[1, 0]], found.images, atol=1e-6)
 
 
 def test_a_tensor_that_is_left_out_does_not_matter() -> None:
     target, seen = seen_of_two()
-    only = masks.Except(names=("1.3.weight",))
-    attack = replace(presets.inverting_gradients(steps=5), only=only)
+    attack = replace(presets.inverting_gradients(steps=5), only=masks.Except(names=("1.3.weight",)))
     broken = seen._replace(gradient={**seen.gradient, "1.3.weight": torch.randn_like(seen.gradient["1.3.weight"])})
     found = [attack(target, [one], seed=0).images for one in (seen, broken)]  # type: ignore[arg-type]
     assert torch.equal(*found)

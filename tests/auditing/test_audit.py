@@ -3,6 +3,7 @@
 import inspect
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import pytest
@@ -241,6 +242,24 @@ def test_the_estimate_counts_chunks_and_takes_no_more_than_a_few_steps() -> None
     assert guess["tiles"] == 2
     assert guess["seconds"] > 10
     assert guess["bytes"] > 5 * 4 * sum(p.numel() for p in small_model().parameters())
+
+
+@pytest.mark.parametrize("preset", [dm.presets.dlg, dm.presets.idlg, dm.presets.cpl])
+def test_a_search_by_lbfgs_does_not_depend_on_who_shares_the_tile(preset: Callable[..., dm.Search]) -> None:
+    """To the last bit: without a line search every step multiplies what rounding leaves."""
+    data = dm.load("mnist-5k", size=12)
+    victims = dm.pick(data, 3, seed=0)
+    model = dm.models.build("lenet", shape=data.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)
+
+    def run(who: slice, workers: int) -> list[dict[str, object]]:
+        result = dm.audit(model, victims.take(who), attack=preset(steps=3), dtype=torch.float64, workers=workers)
+        tiles.append(result.settings["tile"])
+        kept = ("id", "match", "label_used", "steps", "stopped")
+        return [{key: record[key] for key in kept if key in record} for record in result.records]
+
+    tiles: list[int] = []
+    assert run(slice(3), 1) == run(slice(3), 2) == run(slice(1), 1) + run(slice(1, 3), 1)
+    assert tiles == [3, 2, 1, 2]
 
 
 def test_an_unknown_device_is_refused() -> None:

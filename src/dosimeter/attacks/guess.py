@@ -10,10 +10,10 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from dosimeter import trees
 from dosimeter.attacks import likelihoods
 from dosimeter.attacks.labels import usable
 from dosimeter.attacks.search import Search
+from dosimeter.attacks.stages import Stages, group_by_group, only
 from dosimeter.engine import Matcher
 from dosimeter.errors import SettingError
 from dosimeter.types import Observation, Reconstruction, Target, ThreatModel, Trained, Untold, Watch
@@ -116,22 +116,22 @@ class GuessSteps:
             raise SettingError(f"Guessing reads one update of each victim, got {len(observations)}.")
         (seen,) = observations
         guesses = [_Guess(target, seen, trained) for trained in self.candidates(target)]
-        progress, everyone = _Progress(watch, self.steps), list(range(len(seen.ids)))
+        stages, everyone = Stages(watch, self.steps), range(len(seen.ids))
         apart = []
         for guess in guesses:
-            found = guess.run(self.short, everyone, seed, progress.next(self.short.stop.steps))
+            found = guess.run(self.short, guess.seen, seed, stages.next(self.short.stop.steps))
             if "interrupted" in found.stopped:
                 return found
             apart.append(guess.apart(found))
         best = torch.stack(apart).argmin(0).tolist()  # (V,)
-        parts, order = [], []
-        for which, guess in enumerate(guesses):
-            if who := [v for v in everyone if best[v] == which]:
-                share = self.attack.stop.steps * len(who) / len(everyone)
-                parts.append(guess.run(self.attack, who, seed, progress.next(share)))
-                order += who
-                progress.cut |= "interrupted" in parts[-1].stopped
-        return _rows(trees.join(parts), sorted(everyone, key=order.__getitem__))
+        groups = [[v for v in everyone if best[v] == which] for which in range(len(guesses))]
+
+        def run(which: int) -> Reconstruction:
+            share = self.attack.stop.steps * len(groups[which]) / len(everyone)
+            part = only(guesses[which].seen, groups[which])
+            return stages.ended(guesses[which].run(self.attack, part, seed, stages.next(share)))
+
+        return group_by_group(groups, run)
 
 
 class _Guess:
@@ -144,12 +144,9 @@ class _Guess:
         if target.step.lr is None:  # the update is the plain difference of weights
             self.seen = seen._replace(gradient={name: g / trained.lr for name, g in seen.gradient.items()})
 
-    def run(self, search: Search, who: list[int], seed: int, watch: Watch) -> Reconstruction:
-        """The search on some of the victims, each of which meets the random numbers that it met alone."""
-        at = torch.tensor(who, device=self.target.mean.device)
-        seen = trees.rows(self.seen, at)._replace(ids=tuple(self.seen.ids[v] for v in who))
+    def run(self, search: Search, seen: Observation, seed: int, watch: Watch) -> Reconstruction:
         found = search(self.target, [seen], seed=seed, watch=watch)
-        return found._replace(trained=(self.trained,) * len(who))
+        return found._replace(trained=(self.trained,) * len(seen.ids))
 
     def apart(self, found: Reconstruction) -> Tensor:
         """(V,): how far the simulated updates are from the observed ones, on the scale of both."""
@@ -162,30 +159,3 @@ class _Guess:
             p.detach().sum(1) for p in (products.difference, products.simulated, products.observed)
         )
         return (difference / (simulated * observed).sqrt()).nan_to_num(torch.inf, posinf=torch.inf)
-
-
-class _Progress:
-    """Several searches one after another as one; a search that was interrupted also ends those after it."""
-
-    def __init__(self, watch: Watch | None, total: int) -> None:
-        self.watch, self.total, self.begun, self.cut = watch, total, 0.0, False
-
-    def next(self, share: float) -> Watch:
-        """The watch of the next search, which takes so many steps of the total."""
-        begun = self.begun
-        self.begun += share
-
-        def watch(*, done: int, total: int, match: float, active: int) -> None:
-            if self.cut:
-                raise KeyboardInterrupt
-            if self.watch is not None:
-                self.watch(done=round(begun + share * done / total), total=self.total, match=match, active=active)
-
-        return watch
-
-
-def _rows(found: Reconstruction, order: list[int]) -> Reconstruction:
-    """The victims of a reconstruction in another order."""
-    return trees.rows(found, torch.tensor(order, device=found.images.device))._replace(
-        stopped=tuple(found.stopped[row] for row in order), trained=tuple(found.trained[row] for row in order)
-    )

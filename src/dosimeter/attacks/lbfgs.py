@@ -72,6 +72,8 @@ class LBFGS:
     trials: int = 25
     flat: float = 1e-7
     still: float = 1e-9
+    alone = True
+    """Each victim is searched by itself: how a sum is rounded depends on the batch, and every step multiplies it."""
 
     def __post_init__(self) -> None:
         if min(self.inner, self.history, self.trials) < 1:

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from dosimeter.attacks.masks import Except
 from dosimeter.attacks.search import Search
+from dosimeter.attacks.stages import Stages, group_by_group, only
 from dosimeter.errors import SettingError
 from dosimeter.types import Observation, Reconstruction, Target, ThreatModel, Watch
 
@@ -13,8 +16,8 @@ from dosimeter.types import Observation, Reconstruction, Target, ThreatModel, Wa
 class LeaveOut:
     """`attack` without one of the weights, found by trying all (the bypass of Soteria; Bayes, Sec. 5).
 
-    Each weight tensor is left out of a short search in turn; the one without which the rest matches best, over all
-    victims, is left out of the long one. `probe` is the share of steps that a trial takes.
+    Each weight tensor is left out of a short search in turn; for each victim the one without which the rest matches
+    best is left out of the long one. `probe` is the share of steps that a trial takes.
     """
 
     attack: Search
@@ -40,21 +43,33 @@ class LeaveOut:
         """The tensors that may be left out: weights of any layer."""
         return [name for name, p in target.parameters.items() if p.ndim > 1]
 
-    def suspect(self, target: Target, seen: Observation, *, seed: int) -> str:
-        """The tensor without which a short search matches best."""
-        stop = replace(self.attack.stop, steps=max(1, round(self.probe * self.attack.stop.steps)))
-        short = replace(self.attack, stop=stop)
-        matches = {
-            name: float(replace(short, only=Except(names=(name,)))(target, [seen], seed=seed).match.mean())
-            for name in self.candidates(target)
-        }
-        return min(matches, key=lambda name: matches[name])
-
     def __call__(
         self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
     ) -> Reconstruction:
-        left = self.suspect(target, observations[0], seed=seed)
-        return replace(self.attack, only=Except(names=(left,)))(target, observations, seed=seed, watch=watch)
+        (seen,) = observations
+        names, steps, everyone = self.candidates(target), self.attack.stop.steps, range(len(seen.ids))
+        tried = max(1, round(self.probe * steps))
+        short = replace(self.attack, stop=replace(self.attack.stop, steps=tried))
+        stages = Stages(watch, len(names) * tried + steps)
+
+        def without(name: str, search: Search, part: Observation, share: float) -> Reconstruction:
+            search = replace(search, only=Except(names=(name,)))
+            return stages.ended(search(target, [part], seed=seed, watch=stages.next(share)))
+
+        matches = []
+        for name in names:
+            found = without(name, short, seen, tried)
+            if stages.cut:
+                return found
+            matches.append(found.match)
+        best = torch.stack(matches).argmin(0).tolist()  # (V,)
+        groups = [[v for v in everyone if best[v] == which] for which in range(len(names))]
+
+        def run(which: int) -> Reconstruction:
+            who = groups[which]
+            return without(names[which], self.attack, only(seen, who), steps * len(who) / len(everyone))
+
+        return group_by_group(groups, run)
 
     def blind(self) -> Search:
         return self.attack.blind()

@@ -12,6 +12,7 @@ from dosimeter.attacks import degraded, likelihoods, masks, optimisers, priors, 
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.objective import Draws, Objective, Unknowns, Values
 from dosimeter.attacks.sampling import Ball, median_filter
+from dosimeter.attacks.stages import Stages, group_by_group, only
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import DIVERGED, BatchNorm, Curve, Observation, Reconstruction, Target, ThreatModel, Watch
 
@@ -147,7 +148,18 @@ class Search:
         if len(observations) != 1:
             raise SettingError(f"This search reads one update of each victim, got {len(observations)}.")
         (seen,) = observations
-        return _Run(self, target, seen, seed).run(watch)
+        if not getattr(self.optimiser, "alone", False):
+            return _Run(self, target, seen, seed).run(watch)
+        senders = seen.clients or seen.ids
+        groups = [[v for v, sender in enumerate(senders) if sender == one] for one in dict.fromkeys(senders)]
+        stages = Stages(watch, len(groups) * self.stop.steps)
+
+        def run(at: int) -> Reconstruction:
+            waiting = sum(map(len, groups[at + 1 :]))
+            part = _Run(self, target, only(seen, groups[at]), seed)
+            return stages.ended(part.run(stages.next(self.stop.steps, waiting=waiting)))
+
+        return group_by_group(groups, run)
 
 
 class _Run:
