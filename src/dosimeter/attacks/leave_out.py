@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
+from dosimeter.attacks.labels import usable
 from dosimeter.attacks.masks import Except
 from dosimeter.attacks.search import Search
 from dosimeter.attacks.stages import Stages, group_by_group, only
+from dosimeter.engine import Matcher
 from dosimeter.errors import SettingError
 from dosimeter.types import Observation, Reconstruction, Target, ThreatModel, Watch
 
@@ -16,8 +19,8 @@ from dosimeter.types import Observation, Reconstruction, Target, ThreatModel, Wa
 class LeaveOut:
     """`attack` without one of the weights, found by trying all (the bypass of Soteria; Bayes, Sec. 5).
 
-    Each weight tensor is left out of a short search in turn; for each victim the one without which the rest matches
-    best is left out of the long one. `probe` is the share of steps that a trial takes.
+    Each weight is left out of a short search in turn. For each victim the one that then stands out most is left out of
+    the long one: the others agree with the images and it does not. `probe` is the share of steps that a trial takes.
     """
 
     attack: Search
@@ -56,20 +59,34 @@ class LeaveOut:
             search = replace(search, only=Except(names=(name,)))
             return stages.ended(search(target, [part], seed=seed, watch=stages.next(share)))
 
-        matches = []
+        apart = []
         for name in names:
             found = without(name, short, seen, tried)
             if stages.cut:
                 return found
-            matches.append(found.match)
-        best = torch.stack(matches).argmin(0).tolist()  # (V,)
+            apart.append(stands_out(name, target, seen, found))
+        best = torch.stack(apart).argmax(0).tolist()  # (V,)
         groups = [[v for v in everyone if best[v] == which] for which in range(len(names))]
 
         def run(which: int) -> Reconstruction:
-            who = groups[which]
-            return without(names[which], self.attack, only(seen, who), steps * len(who) / len(everyone))
+            part = only(seen, groups[which])
+            return without(names[which], self.attack, part, steps * len(part.ids) / len(everyone))
 
         return group_by_group(groups, run)
 
     def blind(self) -> Search:
         return self.attack.blind()
+
+
+def stands_out(name: str, target: Target, seen: Observation, found: Reconstruction) -> Tensor:
+    """(V,): how much worse a tensor agrees with what images would cause than the others do, by 1 - cos of each.
+
+    Numbers that are drawn inside the model are taken at their mean.
+    """
+    assert found.labels is not None
+    owner = torch.arange(len(seen.ids), device=found.images.device)
+    matcher = Matcher(target, seen.gradient, statistics=seen.statistics)
+    products = matcher(found.images, usable(found.labels), owner)
+    apart = 1 - (products.cross / (products.simulated * products.observed).sqrt()).detach().nan_to_num()  # (V, P)
+    own = torch.tensor([each == name for each in target.parameters], device=apart.device)
+    return apart[:, own].mean(1) / apart[:, ~own].mean(1).clamp_min(1e-24)

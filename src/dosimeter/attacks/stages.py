@@ -43,9 +43,11 @@ def group_by_group(groups: Sequence[Sequence[int]], run: Callable[[int], Reconst
     order = [v for who in groups for v in who]
     rows = sorted(range(len(order)), key=order.__getitem__)
     kept = trees.rows(found, torch.tensor(rows, device=found.images.device))
-    told = (found.stopped, found.determined, found.trained)
-    stopped, determined, trained = (tuple(one[row] for row in rows) if one else () for one in told)
-    return kept._replace(stopped=stopped, determined=determined, trained=trained)
+    return kept._replace(
+        stopped=tuple(found.stopped[row] for row in rows),
+        determined=tuple(found.determined[row] for row in rows if found.determined),
+        trained=tuple(found.trained[row] for row in rows if found.trained),
+    )
 
 
 def only(seen: Observation, who: Sequence[int]) -> Observation:
