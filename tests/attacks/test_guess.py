@@ -89,8 +89,8 @@ def test_of_steps_and_rate_the_product_is_told() -> None:
 
 
 def test_what_is_guessed_need_not_be_granted() -> None:
-    assert GUESS.needs() == ThreatModel(labels=True, local_steps=False)
-    assert replace(GUESS, guesses=(), rates=(0.1,)).needs() == ThreatModel(labels=True, local_lr=False)
+    assert GUESS.needs() == ThreatModel(labels=True, local_steps=False, defense=False)
+    assert replace(GUESS, guesses=(), rates=(0.1,)).needs() == ThreatModel(labels=True, local_lr=False, defense=False)
 
 
 def test_without_the_update_it_is_the_search_without_the_update() -> None:
