@@ -1,6 +1,7 @@
-"""What several tests share: where real data is."""
+"""What several tests share: where real data is, and how the machine behaves."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ import torch
 
 # Small tensors on shared cores: a second thread mostly waits, and waits by spinning.
 torch.set_num_threads(1)
+
+# Background jobs of a shell have Ctrl-C ignored and pass that on to all that they start, where tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,10 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from dosimeter import data, models, servers
+from dosimeter.attacks.analytic import Analytic
 from dosimeter.cli import app, main
 from dosimeter.store import read_run
+from machine import full_disk
 
 MODEL = """
 import torch
@@ -100,6 +102,42 @@ def test_overwrite_replaces_a_run_and_only_when_asked(here: Path) -> None:
     assert "--overwrite" in err
     assert (here / "run" / "run.json").read_bytes() == before
     assert call(*QUICK, "--out", "run", "--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize("attack", ["ig", "auto"])
+def test_a_page_that_fails_leaves_the_run(here: Path, attack: str) -> None:
+    with full_disk(22_000):  # more than the tensors take, and less than a page
+        code, out, err = call(*QUICK, "--attack", attack, "--out", "run")
+    assert (code, out) == (2, "")
+    said = err.splitlines()[-1]
+    assert "report.html': File too large" in said
+    assert said.endswith("The results are kept in 'run'; only their page is missing.")
+    for folder in (here / "run", *(here / "run").glob("attacks/*")):
+        assert read_run(folder).info["status"] == "complete"
+        assert not list(folder.glob("*.html"))
+    assert len(list((here / "run").glob("attacks/*"))) == (3 if attack == "auto" else 0)
+    assert sorted(p.name for p in here.iterdir()) == ["mine.py", "run"]
+    again = (*QUICK, "--attack", attack, "--out", "run", "--overwrite")
+    (here / "run" / "images" / "thesis.tex").write_text("years of work")
+    code, _, err = call(*again)
+    assert code == 2
+    assert "'run' holds 'images/thesis.tex' too; move that away" in err
+    (here / "run" / "images" / "thesis.tex").unlink()
+    assert call(*again)[0] == 0
+    assert (here / "run" / "report.html").is_file()
+
+
+def test_a_panel_that_crashes_keeps_its_finished_attacks(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Analytic, "__call__", crash)
+    assert isinstance(
+        CliRunner().invoke(app, [*QUICK, "--attack", "auto", "--out", "run"]).exception, ZeroDivisionError
+    )
+    run = read_run(here / "run")
+    assert run.document is not None
+    assert (run.info["status"], [row["attack"] for row in run.document["panel"]]) == ("interrupted", ["ig"])
 
 
 def test_a_dry_run_writes_nothing(here: Path) -> None:
@@ -436,32 +474,86 @@ def test_a_wrong_option_is_refused_too(here: Path) -> None:
     assert out == ""
 
 
+def begin(*words: str) -> "subprocess.Popen[str]":
+    """The program, as a process of its own."""
+    command = [sys.executable, "-c", "from dosimeter.cli import main; main()", *words]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
+
+
+def wait_for(folder: Path, pattern: str) -> None:
+    deadline = time.monotonic() + 120
+    while not list(folder.glob(pattern)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+ENDLESS = ("audit", "--model", "mine.py:make_model", "--victims", "2", "--decoys", "5", "--out", "run")
+
+
 def test_ctrl_c_leaves_a_valid_run_that_says_so(here: Path) -> None:
-    words = ["audit", "--model", "mine.py:make_model", "--victims", "2", "--steps", "1000000", "--out", "run"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from dosimeter.cli import main; main()", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    deadline = time.monotonic() + 60
-    while not list(here.glob(".dosimeter-*")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(2)
-    process.send_signal(signal.SIGINT)
+    process = begin(*ENDLESS, "--steps", "1000000")
     try:
+        wait_for(here, ".dosimeter-*")
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=300)  # the baseline is still run to its end, on a busy machine slowly
     finally:
         process.kill()
     assert process.returncode == 130, err
-    assert b"Traceback" not in err
+    assert "Traceback" not in err
     run = read_run(here / "run")
     assert run.info["status"] == "interrupted"
     assert run.document is not None
     assert run.document["status"] == "interrupted"
     assert "interrupted" in (here / "run" / "report.html").read_text().lower()
     assert not list(here.glob(".dosimeter-*"))
-    assert b"interrupted" in out.lower()
+    assert "interrupted" in out.lower()
+
+
+def test_a_panel_that_is_terminated_keeps_its_finished_attacks(here: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a background job has it
+    try:
+        process = begin(*ENDLESS, "--attack", "auto", "--defense", "noise:sigma=0.01", "--steps", "500")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        wait_for(here, ".dosimeter-*")
+        process.send_signal(signal.SIGINT)
+        wait_for(here, ".dosimeter-run/run/attacks/01-*/run.json")
+        process.terminate()
+        process.terminate()
+        out, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 143, err
+    assert "Traceback" not in err
+    run = read_run(here / "run")
+    assert run.info["status"] == "interrupted"
+    assert run.document is not None
+    kept = sorted((here / "run" / "attacks").iterdir())
+    assert len(run.document["panel"]) == len(kept)
+    assert all(read_run(folder).info["status"] == "complete" for folder in kept)
+    assert (kept[0] / "report.html").is_file()
+    assert "interrupted" in out.lower()
+    assert sorted(p.name for p in here.iterdir()) == ["mine.py", "run"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_command_is_stopped_by_every_signal(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    (here / "slow.py").write_text(f"import signal\ndef make(): signal.raise_signal({number})\n")
+    for command in ("audit", "check --weights x", "train", "follow", "compare --defense none", "search-policies"):
+        monkeypatch.setattr(sys, "argv", ["dosimeter", *command.split(), "--model", "slow.py:make"])
+        handler = signal.signal(number, signal.default_int_handler)  # instead of the end of all tests
+        try:
+            with pytest.raises(SystemExit) as stopped:
+                main()
+        finally:
+            assert signal.signal(number, handler) is signal.default_int_handler
+        assert stopped.value.code == 128 + number
+        assert capfd.readouterr().err.startswith("Interrupted")
 
 
 def test_a_dishonest_server_is_audited_and_named(here: Path) -> None:

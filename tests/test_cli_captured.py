@@ -17,6 +17,7 @@ from dosimeter.auditing.shadows import InPlace
 from dosimeter.cli import app
 from dosimeter.store import read_run
 from dosimeter.types import Victims
+from machine import full_disk
 
 MODEL = """
 from torch import nn
@@ -165,6 +166,15 @@ def test_a_search_without_labels_and_a_folder_of_its_own(here: Path) -> None:
     assert code == 0, err
     assert "On 2 updates of other images" in " ".join(out.replace("│", "").split())
     assert [p.name for p in (here / "runs").iterdir()] == ["captured-mine-ig-1"]
+
+
+def test_a_page_that_fails_leaves_the_run(here: Path) -> None:
+    with full_disk(16_000):
+        code, _, err = call(*SOLVE, *NO_DATA, *UPDATE, "--out", "run")
+    assert code == 2
+    assert "File too large" in err
+    assert "The results are kept in 'run'; only their page is missing." in err
+    assert read_run(here / "run").info["status"] == "complete"
 
 
 def test_a_model_of_the_list_takes_its_form_from_data(here: Path) -> None:

@@ -235,3 +235,23 @@ def test_a_tilde_is_the_home_folder_in_every_option(here: Path, monkeypatch: pyt
     assert call("audit", *task, "--weights=~/run/seed-0/model.safetensors", *few, "--out", "~/audited")[0] == 0
     assert (here / "audited" / "report.html").is_file()
     assert not list((here / "elsewhere").iterdir())
+
+
+PAGES = {
+    "train --protocol ppp:rounds=1,clients=2": ("training.html", "test accuracy", "seed-0/training.json"),
+    "follow --protocol bayes:steps=1,rounds=1 --at 0 --victims 1 --steps 2": ("training.html", "norm", "leakage.json"),
+    "compare --defense none --protocol ppp:rounds=1,clients=2 --victims 1 --steps 2": (
+        "compare.html", "best attack", "compare.json",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", PAGES)
+def test_a_page_that_fails_takes_no_results_with_it(here: Path, words: str) -> None:
+    page, printed, kept = PAGES[words]
+    (here / "run" / page).mkdir(parents=True)
+    code, out, err = call(*words.split(), *TASK, "--out", "run")
+    assert code == 2
+    assert printed in out
+    assert "Is a directory; choose another --out. The results are kept in 'run'; only their page is missing." in err
+    assert (here / "run" / kept).is_file()

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,32 @@ def test_a_folder_is_tried_before_work_and_left_as_it_was(tmp_path: Path) -> Non
         with pytest.raises(OutputError, match=r"Cannot write .* choose another --out\."):
             files.check_writable(tmp_path / place)
     assert os.listdir(tmp_path) == ["taken"]
+
+
+@pytest.mark.parametrize("number", files.STOPS)
+def test_what_is_asked_in_the_middle_of_writing_happens_after_it(number: int) -> None:
+    before, done = signal.signal(number, signal.default_int_handler), []
+
+    def write() -> None:
+        with files.undisturbed(), files.undisturbed():
+            signal.raise_signal(number)
+            done.append("written")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            write()
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+    assert done == ["written"]
+
+
+def test_what_is_ignored_stays_ignored_while_writing() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with files.undisturbed():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -18,14 +18,17 @@ ALLOWED = {
     "attacks": VOCABULARY | {"engine"},
     "auditing": VOCABULARY | PARTS,
     "store": VOCABULARY | {"auditing"},
-    "reports": VOCABULARY | {"auditing", "metrics", "store"},
+    "drafts": VOCABULARY | {"store"},
+    "reports": VOCABULARY | {"auditing", "drafts", "metrics", "store"},
     "spec": VOCABULARY,
     "benchmarks": VOCABULARY | {"attacks", "auditing", "engine", "federated", "metrics", "models", "reports"},
     "task": VOCABULARY | {"data", "models", "spec"},
     "studies": VOCABULARY | PARTS | {"auditing", "federated", "spec", "task"},
     "federated": VOCABULARY | PARTS | {"auditing", "spec", "task"},
     "flower": {"federated"},
-    "cli": VOCABULARY | PARTS | {"federated", "auditing", "benchmarks", "reports", "spec", "store", "studies", "task"},
+    "cli": VOCABULARY
+    | PARTS
+    | {"auditing", "benchmarks", "drafts", "federated", "reports", "spec", "store", "studies", "task"},
 }
 
 

@@ -2,12 +2,18 @@
 
 import json
 import os
+import signal
 import tempfile
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from dosimeter.errors import OutputError
+
+STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that ask the program to stop; Windows lacks the last."""
 
 
 def replace(path: str | Path, content: bytes | str, *, instead: str = "--out", mode: int = 0o666) -> None:
@@ -28,7 +34,7 @@ def replace(path: str | Path, content: bytes | str, *, instead: str = "--out", m
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
-        raise _refused(path, error, instead) from None
+        raise refused(path, error, instead) from None
 
 
 def replace_json(path: str | Path, value: dict[str, Any], *, instead: str = "--out", mode: int = 0o666) -> None:
@@ -46,13 +52,35 @@ def check_writable(folder: str | Path, *, instead: str = "--out") -> None:
             place.mkdir(parents=True)
         tempfile.TemporaryFile(dir=place).close()
     except (OSError, ValueError, RuntimeError) as error:  # a null byte is a ValueError, a loop of links a RuntimeError
-        raise _refused(folder, error, instead) from None
+        raise refused(folder, error, instead) from None
     finally:
         with suppress(OSError):
             for each in missing:
                 each.rmdir()
 
 
-def _refused(path: str | Path, error: Exception, instead: str) -> OutputError:
-    why = getattr(error, "strerror", None) or error
-    return OutputError(f"Cannot write {str(path)!r}: {why}; choose another {instead}.")
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Have Ctrl-C and the signals like it wait until the block is done, where this is the main thread."""
+    main, waiting = threading.current_thread() is threading.main_thread(), list[int]()
+    before = {each: handler for each in STOPS if callable(handler := signal.getsignal(each)) and main}
+    for each in before:  # one that is ignored, or that ends the process at once, stays
+        signal.signal(each, lambda number, _: waiting.append(number))
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        if waiting:
+            signal.raise_signal(waiting[0])
+
+
+def refused(path: str | Path, error: Exception, instead: str = "--out") -> OutputError:
+    """The sentence for a place that cannot be written."""
+    return OutputError(f"Cannot write {str(path)!r}: {reason(error)}; choose another {instead}.")
+
+
+def reason(error: Exception) -> str:
+    """An error in a few words of one line."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return " ".join(text.split())

@@ -1,10 +1,11 @@
-"""Results on disk: a run is a folder that is there as a whole or not at all.
+"""Results on disk: a run is a folder, which `dosimeter.drafts` puts there as a whole or not at all.
 
     run.json                     program, format, status, times and machine; what a rerun does not repeat
     records.json                 settings, threat model, scores and one record an image; the same in every rerun
     reconstructions.safetensors  images, baseline, originals (V, B, C, H, W) in [0, 1]; curve (V, T), curve_steps (T,)
     images/                      victim-000-0-original.png and victim-000-0-reconstruction.png for every image
     report.html                  the page for people, by `dosimeter.reports`
+    attacks/                     the same of every attack of a panel
 
 `baseline` is what the same attack gives without the update. The originals are the private images themselves, which
 the owner of an audit has; who passes a run on passes them on as well. A run of a captured update, which records.json
@@ -14,11 +15,7 @@ where anything of it is certain. Reading executes nothing: JSON and safetensors.
 
 import json
 import math
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,13 +27,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from dosimeter import files
 from dosimeter.auditing import Captured, Outcome
-from dosimeter.errors import DataError, OutputError
+from dosimeter.errors import DataError
+from dosimeter.files import reason
 
 FORMAT = 1
 """The version of everything above; raised when an older reader would misread a run."""
 
 RUN, RECORDS, TENSORS, IMAGES = "run.json", "records.json", "reconstructions.safetensors", "images"
+
+_FOLDERS = re.compile(r"(attacks/[^/]+/)?images|attacks(/[^/]+)?")
+_FILES = re.compile(
+    r"(attacks/[^/]+/)?(run\.json|records\.json|reconstructions\.safetensors|report\.html|\.report\.html\.\d+"
+    r"|images/victim-\d+-\d+-(original|reconstruction)\.png)"
+)
+"""All that a run may consist of; the hidden page is what a process leaves that was killed while it wrote one."""
 
 
 class Run(NamedTuple):
@@ -47,38 +53,8 @@ class Run(NamedTuple):
     tensors: dict[str, Tensor]  # reconstructions.safetensors; empty when the document is None
 
 
-@contextmanager
-def reserve(folder: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Check that a run can be written to `folder`, and put there what the block writes into the folder it is given.
-
-    The check comes first, so that hours of work are not lost to a wrong path. The block writes into a hidden folder
-    beside the place, which takes the place by renaming when the block ends and vanishes when it fails. With
-    `overwrite`, an older run gives way only then.
-    """
-    try:
-        place = folder.resolve()
-        _check(place, folder, overwrite)
-        missing = [parent for parent in place.parents if not parent.exists()]
-        place.parent.mkdir(parents=True, exist_ok=True)
-        holding = Path(tempfile.mkdtemp(prefix=".dosimeter-", dir=place.parent))
-        draft = holding / "run"
-        draft.mkdir()  # a folder of its own, for mkdtemp's would stay closed to everybody else
-    except (OSError, ValueError, RuntimeError) as error:  # a null byte is a ValueError, a loop of links a RuntimeError
-        raise _unwritable(folder, error) from None
-    try:
-        yield draft
-    except BaseException:
-        shutil.rmtree(holding, ignore_errors=True)
-        with suppress(OSError):
-            for parent in missing:
-                parent.rmdir()
-        raise
-    _install(draft, place, folder, overwrite)
-    shutil.rmtree(holding, ignore_errors=True)
-
-
 def write_run(result: Outcome, folder: Path) -> None:
-    """Write a result into an empty folder, usually one that `reserve` gave."""
+    """Write a result into an empty folder, usually a draft; run.json comes last, and with it the folder is a run."""
     tensors = {
         "images": result.images,
         "baseline": result.baseline,
@@ -89,23 +65,18 @@ def write_run(result: Outcome, folder: Path) -> None:
         tensors["originals"] = result.originals
     if isinstance(result, Captured) and result.certified is not None:
         tensors["certified"] = result.certified
-    try:
+    # Copies, since tensors that share memory are refused; `save_file` would make a file that only its owner reads.
+    copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    with files.undisturbed():
         _write_json(folder / RECORDS, result.document())
-        # Copies, since tensors that share memory are refused; `save_file` would make a file that only its owner reads.
-        copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-        (folder / TENSORS).write_bytes(save(copies))
+        files.replace(folder / TENSORS, save(copies))
         _write_images(result, folder / IMAGES)
         _write_json(folder / RUN, _info(result.status, result.seconds, result.environment, len(result.records)))
-    except OSError as error:
-        raise _unwritable(folder, error) from None
 
 
 def write_interrupted(folder: Path, why: str) -> None:
     """Write a run that was ended before anything was attacked: run.json alone, with the reason."""
-    try:
-        _write_json(folder / RUN, _info("interrupted", 0.0, {}, 0) | {"why": why})
-    except OSError as error:
-        raise _unwritable(folder, error) from None
+    _write_json(folder / RUN, _info("interrupted", 0.0, {}, 0) | {"why": why})
 
 
 def read_run(folder: Path) -> Run:
@@ -121,10 +92,28 @@ def read_run(folder: Path) -> Run:
     try:
         tensors: dict[str, Tensor] = load_file(folder / TENSORS)
     except (OSError, SafetensorError) as error:
-        raise DataError(f"{folder / TENSORS}: expected tensors, but {_reason(error)}; repeat the audit.") from None
+        raise DataError(f"{folder / TENSORS}: expected tensors, but {reason(error)}; repeat the audit.") from None
     if wrong := _wrong(info, document, tensors):
         raise DataError(f"{folder}: expected a whole run, but {wrong}; repeat the audit.")
     return Run(info, document, tensors)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder says that it is a run of this program."""
+    try:
+        return bool(_read_json(folder / RUN).get("program") == "dosimeter")
+    except DataError:
+        return False
+
+
+def stranger(folder: Path) -> Path | None:
+    """Something in the folder of a run that is none of the run's own."""
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        kinds = _FOLDERS if path.is_dir() and not path.is_symlink() else _FILES
+        if not kinds.fullmatch(inside.as_posix()):
+            return inside
+    return None
 
 
 def picture(image: Tensor) -> Image.Image:
@@ -132,62 +121,6 @@ def picture(image: Tensor) -> Image.Image:
     shown = image.detach().cpu().float() if image.shape[0] == 3 else image[:1].detach().cpu().float()
     values = torch.nan_to_num(shown).clamp(0, 1).mul(255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     return Image.fromarray(np.ascontiguousarray(values if values.shape[2] == 3 else values[:, :, 0]))
-
-
-def _check(place: Path, folder: Path, overwrite: bool) -> None:
-    """Refuse a place that is taken."""
-    if place in (Path.cwd(), *Path.cwd().parents):
-        raise OutputError(f"Expected a folder of its own, got {str(folder)!r}, where we stand; choose another --out.")
-    if not place.exists():
-        return
-    if not place.is_dir():
-        raise OutputError(f"Expected a folder to write, but {str(folder)!r} is a file; choose another --out.")
-    if not any(place.iterdir()):
-        return
-    try:
-        run = _read_json(place / RUN).get("program") == "dosimeter"
-    except DataError:
-        run = False
-    if not run:
-        raise OutputError(
-            f"Expected a new or empty folder, but {str(folder)!r} holds files that are no run of dosimeter, which "
-            "--overwrite would not replace either; choose another --out."
-        )
-    if not overwrite:
-        raise OutputError(
-            f"Expected a new or empty folder, but {str(folder)!r} holds an older run; replace it with --overwrite or "
-            "choose another --out."
-        )
-
-
-def _install(draft: Path, place: Path, folder: Path, overwrite: bool) -> None:
-    """Rename the finished draft to its place, with what was there moved aside until that has worked."""
-    aside = draft.with_name("old")
-    try:
-        _check(place, folder, overwrite)  # again: another program may have been quicker
-        if place.exists():
-            os.rename(place, aside)
-        try:
-            os.rename(draft, place)
-        except BaseException:
-            if aside.exists():
-                os.rename(aside, place)
-            raise
-    except (OSError, OutputError) as error:
-        # Only the name was refused, so the work is kept.
-        raise OutputError(f"The run is written but could not be moved: {_reason(error)} It is in {draft}.") from None
-
-
-def _unwritable(folder: Path, error: Exception) -> OutputError:
-    return OutputError(
-        f"Expected a place that can be written, but {str(folder)!r} cannot ({_reason(error)}); choose another --out."
-    )
-
-
-def _reason(error: Exception) -> str:
-    """An error in a few words of one line."""
-    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    return " ".join(text.split())
 
 
 def _info(status: str, seconds: float, environment: dict[str, str], images: int) -> dict[str, Any]:
@@ -199,7 +132,7 @@ def _info(status: str, seconds: float, environment: dict[str, str], images: int)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(_plain(value), indent=1, allow_nan=False) + "\n", encoding="ascii")
+    files.replace(path, json.dumps(_plain(value), indent=1, allow_nan=False) + "\n")
 
 
 def _plain(value: object) -> object:
@@ -220,9 +153,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
     except OSError as error:
-        raise DataError(f"{path}: expected a file of a run, but {_reason(error)}; name the folder of a run.") from None
+        raise DataError(f"{path}: expected a file of a run, but {reason(error)}; name the folder of a run.") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: expected JSON, but it is damaged ({_reason(error)}); repeat the audit.") from None
+        raise DataError(f"{path}: expected JSON, but it is damaged ({reason(error)}); repeat the audit.") from None
     if not isinstance(value, dict):
         raise DataError(f"{path}: expected a JSON object, found a {type(value).__name__}; repeat the audit.")
     return value
@@ -250,8 +183,11 @@ def _wrong(info: dict[str, Any], document: dict[str, Any], tensors: dict[str, Te
 
 
 def _write_images(result: Outcome, folder: Path) -> None:
-    folder.mkdir()
-    for kind, batches in (("original", result.originals), ("reconstruction", result.images)):
-        for v, images in enumerate(() if batches is None else batches):
-            for b, image in enumerate(images):
-                picture(image).save(folder / f"victim-{v:03d}-{b}-{kind}.png")
+    try:
+        folder.mkdir(parents=True)
+        for kind, batches in (("original", result.originals), ("reconstruction", result.images)):
+            for v, images in enumerate(() if batches is None else batches):
+                for b, image in enumerate(images):
+                    picture(image).save(folder / f"victim-{v:03d}-{b}-{kind}.png")
+    except OSError as error:
+        raise files.refused(folder, error) from None

@@ -209,14 +209,14 @@ def test_report_writes_the_whole_folder(result: Result, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_page_that_fails_leaves_no_run(colour: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_fails_leaves_the_run(colour: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> str:
         raise RuntimeError("in the middle")
 
     monkeypatch.setattr(page, "render", fail)
     with pytest.raises(RuntimeError, match="in the middle"):
         report(colour, tmp_path / "run")
-    assert not list(tmp_path.iterdir())
+    assert read_run(tmp_path / "run").info["status"] == "complete"
 
 
 def test_a_page_that_cannot_be_written(colour: Result, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from dosimeter.cli import bench
 from dosimeter.cli.audit import audit_command
 from dosimeter.cli.check import check_command
+from dosimeter.cli.console import stoppable
 from dosimeter.cli.generator import train_command as train_generator_command
 from dosimeter.cli.lists import list_command
 from dosimeter.cli.policies import policies_command
@@ -58,7 +59,8 @@ CRASHED = 70
 def main() -> None:
     """The program's entry."""
     try:
-        app()
+        with stoppable():
+            app()
     except Exception:
         traceback.print_exc()
         sys.exit(CRASHED)

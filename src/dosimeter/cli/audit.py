@@ -28,8 +28,9 @@ from dosimeter.auditing import (
     perform,
 )
 from dosimeter.cli import captured
-from dosimeter.cli.console import err, out, refusals
-from dosimeter.cli.parts import fresh, gibibytes, guessing, load_lpips
+from dosimeter.cli.console import drawing, err, out, refusals
+from dosimeter.cli.parts import gibibytes, guessing, load_lpips
+from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
 from dosimeter.reports import PAGE, print_result, write_page
 from dosimeter.task import Task, load_task
@@ -213,16 +214,16 @@ def audit_command(
             return
         others = data.pick_decoys(task.dataset, task.victims, decoys, seed=seed, split=split)
         yardstick = Yardstick(threshold, others, load_lpips(lpips), delta)
-        folder = out_ or fresh(
-            f"{task.dataset.name}-{Path(model.partition(':')[0]).stem}-{AUTO if whole else chosen.name}"
-        )
-        with store.reserve(folder, overwrite=overwrite) as place:
+        name = f"{task.dataset.name}-{Path(model.partition(':')[0]).stem}-{AUTO if whole else chosen.name}"
+        with reserve(out_ or Path("runs") / name, overwrite=overwrite, numbered=out_ is None) as (place, folder):
             if whole:
-                result = _run_panel(task, setting, yardstick, place, steps=steps or PANEL_STEPS)
+                found = _run_panel(task, setting, yardstick, place, steps=steps or PANEL_STEPS)
             else:
-                result = _run(task, setting, yardstick, place, explain=explain)
-            if result is not None:
-                write_page(result, place / PAGE)
+                found = _run(task, setting, yardstick, place, explain=explain)
+        with drawing(folder):
+            for below, each in found.items():
+                write_page(each, folder / below / PAGE)
+        result = found.get("")
     if result is None:
         err.print("Interrupted before anything was attacked; the run folder says so.")
         raise typer.Exit(130)
@@ -251,41 +252,45 @@ def _gate(result: Result, allowed: float) -> None:
         raise typer.Exit(1)
 
 
-def _run(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, explain: bool) -> Result | None:
-    """The audit, written to the run folder; None when Ctrl-C came before anything was attacked."""
+def _run(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, explain: bool) -> dict[str, Result]:
+    """The audit, written to the run folder; nothing when Ctrl-C came before anything was attacked."""
     try:
         result = perform(task.model, task.victims, setting, yardstick, names=task.names, explain=explain)
     except Interrupted as interrupted:
         result = interrupted.result
     except KeyboardInterrupt:
         store.write_interrupted(place, "interrupted before anything was attacked")
-        return None
+        return {}
     store.write_run(result, place)
-    return result
+    return {"": result}
 
 
-def _run_panel(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, steps: int) -> Result | None:
-    """All attacks of the defense's panel, each in a folder of its own below the strongest one's."""
+def _run_panel(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, steps: int) -> dict[str, Result]:
+    """All attacks of the defense's panel by their folders, which lie below the strongest one's."""
     trials: list[Trial] = []
+    done: dict[str, Result] = {}
     try:
         for trial in audit_panel(task.model, task.victims, setting, yardstick, steps=steps, names=task.names):
             trials.append(trial)
             if trial.result is None:
                 err.print(escape(f"{trial.contender.attack.name}: refused. {trial.refused}"), highlight=False)
                 continue
-            below = place / "attacks" / f"{len(trials):02d}-{trial.contender.attack.name.replace(' ', '-')}"
-            below.mkdir(parents=True)
-            store.write_run(trial.result, below)
-            write_page(trial.result, below / PAGE)
+            below = f"attacks/{len(trials):02d}-{trial.contender.attack.name.replace(' ', '-')}"
+            store.write_run(trial.result, place / below)
+            done[below] = trial.result
             err.print(escape(_said(trial.contender.attack.name, trial.result)), highlight=False)
         result = conclude(trials)
     except KeyboardInterrupt:
-        if not any(trial.result for trial in trials):
+        if not done:
             store.write_interrupted(place, "interrupted before any attack was done")
-            return None
+            return {}
         result = replace(conclude(trials), status="interrupted")
+    except Exception:
+        if done:  # the attacks before the one that failed are kept
+            store.write_run(replace(conclude(trials), status="interrupted"), place)
+        raise
     store.write_run(result, place)
-    return result
+    return done | {"": result}
 
 
 def _said(name: str, result: Result) -> str:

@@ -12,9 +12,10 @@ import typer
 from dosimeter import clients, data, defenses, spec, store
 from dosimeter.attacks import presets
 from dosimeter.auditing import Captured, InterruptedCapture, Setting, Yardstick, examine
-from dosimeter.cli.console import err, out, refusals
+from dosimeter.cli.console import drawing, err, out, refusals
 from dosimeter.cli.material import Asked, Material, load
-from dosimeter.cli.parts import fresh, gibibytes, guessing, load_lpips
+from dosimeter.cli.parts import gibibytes, guessing, load_lpips
+from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError, unknown
 from dosimeter.federated.protocol import Perturbed
 from dosimeter.reports import PAGE, print_result, write_page
@@ -40,12 +41,13 @@ def captured_command(ctx: typer.Context) -> None:
         material = load(asked, setting)
         setting = replace(setting, step=material.step)
         yardstick = _yardstick(asked, material)
-        stem = Path(asked.model.partition(":")[0]).stem
-        folder = Path(asked.out_) if asked.out_ else fresh(f"captured-{stem}-{setting.attack.name}")
-        with store.reserve(folder, overwrite=asked.overwrite) as place:
+        name = f"captured-{Path(asked.model.partition(':')[0]).stem}-{setting.attack.name}"
+        chosen = Path(asked.out_ or f"runs/{name}")
+        with reserve(chosen, overwrite=asked.overwrite, numbered=not asked.out_) as (place, folder):
             result = _run(material, setting, yardstick, place)
-            if result is not None:
-                write_page(result, place / PAGE)
+        if result is not None:
+            with drawing(folder):
+                write_page(result, folder / PAGE)
     if result is None:
         err.print("Interrupted before anything was attacked; the run folder says so.")
         raise typer.Exit(130)

@@ -1,22 +1,70 @@
-"""Where the command line writes, and how it refuses."""
+"""Where the command line writes, how it refuses, and how it is stopped."""
 
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from dosimeter.errors import DosimeterError
+from dosimeter.files import STOPS
 
 out, err = Console(), Console(stderr=True)
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Bad input becomes one line on standard error and exit code 2."""
+    """Bad input becomes one line on standard error and exit code 2; a stop that nobody heeded becomes 130."""
     try:
         yield
     except DosimeterError as reason:
-        err.print(f"dosimeter: {escape(str(reason))}", style="red", soft_wrap=True, highlight=False)
+        said = " ".join([str(reason), *getattr(reason, "__notes__", ())])
+        err.print(f"dosimeter: {escape(said)}", style="red", soft_wrap=True, highlight=False)
         raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        err.print("Interrupted.")
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def drawing(folder: Path) -> Iterator[None]:
+    """Say of a page that fails that all else was written before it."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"The results are kept in {str(folder)!r}; only their page is missing.")
+        raise
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP stop the program as Ctrl-C does, and tell of each by its own exit code.
+
+    What is ignored, as background jobs and nohup have it, stays so. One SIGTERM or SIGHUP is enough: a terminal that is
+    closed sends several, of which the second would break off what the first had written.
+    """
+    heard: list[int] = []
+
+    def ask(number: int, _: FrameType | None) -> None:
+        heard.append(number)
+        if number == signal.SIGINT or len(heard) == 1:
+            raise KeyboardInterrupt
+
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    before = {each: handler for each in STOPS if (handler := signal.getsignal(each)) in usual}
+    for each in before:
+        signal.signal(each, ask)
+    try:
+        yield
+    except SystemExit as end:
+        if heard and end.code in (1, 130):  # 1 is click's for a Ctrl-C outside of all commands
+            sys.exit(128 + heard[0])
+        raise
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -39,14 +39,6 @@ def gibibytes(budget: float) -> int:
     return max(1, round(budget * 2**30))
 
 
-def fresh(name: str) -> Path:
-    """A folder under runs/ that is not there yet."""
-    number = 1
-    while (folder := Path("runs") / f"{name}-{number}").exists():
-        number += 1
-    return folder
-
-
 def load_lpips(path: Path | None) -> metrics.Lpips | None:
     """LPIPS by the weights that were named or that are at hand."""
     found = path or metrics.find_weights(None)

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from dosimeter import studies
-from dosimeter.cli.console import err, out, refusals
+from dosimeter.cli.console import drawing, err, out, refusals
 from dosimeter.cli.parts import place
 from dosimeter.errors import SettingError, unknown
 from dosimeter.reports import charts
@@ -54,8 +54,8 @@ def study_command(
             said = ", ".join(cell for cell in study.cells(row, outcome) if cell != "-")
             err.print(escape(f"{len(found)}/{len(rows)} {said} ({took})"), highlight=False, soft_wrap=True)
     out.print(f"{study.question}\n", markup=False, highlight=False, soft_wrap=True)
-    draw(found, folder)
     out.print(studies.as_markdown(study, found), markup=False, highlight=False, soft_wrap=True)
+    draw(found, folder)
 
 
 def draw(found: list[tuple[studies.Row, studies.Outcome]], folder: Path) -> None:
@@ -65,7 +65,7 @@ def draw(found: list[tuple[studies.Row, studies.Outcome]], folder: Path) -> None
     for (row, outcome), attack in zip(found, attacks, strict=True):
         bars[", ".join(filter(None, [row.defense, attack, row.trained(outcome.rounds)]))] = outcome.ssim
     if len(bars) == len(found):
-        with refusals():
+        with refusals(), drawing(folder):
             charts.write_svg(folder / "study.svg", charts.bars(bars, x="mean SSIM", threshold=0.5))
 
 

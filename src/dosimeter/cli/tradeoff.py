@@ -12,7 +12,7 @@ from rich.table import Table
 from dosimeter import data, defenses, files, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import Setting, Yardstick
-from dosimeter.cli.console import err, out, refusals
+from dosimeter.cli.console import drawing, err, out, refusals
 from dosimeter.cli.parts import place
 from dosimeter.cli.train import DATA, MODEL, PROTOCOL
 from dosimeter.errors import OutputError, SettingError
@@ -67,12 +67,13 @@ def compare_command(
             err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
             raise typer.Exit(130) from None
         found = [kept[words] for words in chosen]
-        _write_page(folder / PAGE, found, threshold, about=said)
-    head, cells = _table(found)
-    table = Table(*head, box=None, pad_edge=False)
-    for row in cells:
-        table.add_row(*map(escape, row))
-    out.print(table)
+        head, cells = _table(found)
+        table = Table(*head, box=None, pad_edge=False)
+        for row in cells:
+            table.add_row(*map(escape, row))
+        out.print(table)
+        with drawing(folder):
+            _write_page(folder / PAGE, found, threshold, about=said)
     out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from dosimeter import data, federated, servers, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import Setting, Yardstick
-from dosimeter.cli.console import err, out, refusals
+from dosimeter.cli.console import drawing, err, out, refusals
 from dosimeter.cli.parts import place
 from dosimeter.federated import Training
 from dosimeter.federated.accounting import epsilon_words, privacy_words
@@ -51,12 +51,13 @@ def train_command(
         except KeyboardInterrupt:
             err.print(f"Interrupted; the same command goes on from the last round kept in {folder}.", highlight=False)
             raise typer.Exit(130) from None
-        write_training(
-            folder / PAGE,
-            {seed_: each.history for seed_, each in found.items()},
-            about=f"{model} on {data_}, {protocol}, defense {defense}",
-        )
-    out.print(_rounds(found))
+        out.print(_rounds(found))
+        with drawing(folder):
+            write_training(
+                folder / PAGE,
+                {seed_: each.history for seed_, each in found.items()},
+                about=f"{model} on {data_}, {protocol}, defense {defense}",
+            )
     out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
 
 
@@ -106,11 +107,13 @@ def follow_command(
         except KeyboardInterrupt:
             err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
             raise typer.Exit(130) from None
-        about = f"{model} on {data_}, {protocol}, defense {defense}, {attack}. {early_words(points)}"
-        write_leakage(folder / PAGE, points, about=about)
-    if early := early_words(points):
-        err.print(early, highlight=False, soft_wrap=True)
-    out.print(_leaks(points))
+        if early := early_words(points):
+            err.print(early, highlight=False, soft_wrap=True)
+        out.print(_leaks(points))
+        with drawing(folder):
+            write_leakage(
+                folder / PAGE, points, about=f"{model} on {data_}, {protocol}, defense {defense}, {attack}. {early}"
+            )
     out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
 
 

@@ -21,6 +21,7 @@ from dosimeter import engine
 from dosimeter.errors import ModelError
 from dosimeter.federated.client import Fit, fit
 from dosimeter.federated.federation import Federation, State
+from dosimeter.files import STOPS
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -128,13 +129,14 @@ class _Pool:
         for end in self._ends:
             end.close()
         for process in self._processes:
-            process.terminate()
+            process.kill()
             process.join()
 
 
 def _serve(federation: Federation, end: "Connection", parent: int) -> None:
     """The life of a process: train whom it is given until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to hear
+    for each in STOPS:
+        signal.signal(each, signal.SIG_IGN)  # Ctrl-C and its like are the parent's to hear
     torch.set_num_threads(1)
     engine.threads.keep_memory()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):

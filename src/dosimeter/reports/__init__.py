@@ -11,20 +11,21 @@ plot       axes and lines in SVG     pictures   images in a page     markup, sty
 from pathlib import Path
 
 from dosimeter.auditing import Outcome
+from dosimeter.drafts import reserve
 from dosimeter.reports import charts
 from dosimeter.reports.page import TITLE, write_page
 from dosimeter.reports.table import print_result
-from dosimeter.store import reserve, write_run
+from dosimeter.store import write_run
 
 PAGE = "report.html"
 
 
 def report(result: Outcome, folder: str | Path, *, overwrite: bool = False, title: str = TITLE) -> Path:
-    """Write a result's run folder with its page, all of it or nothing, and say where the page is."""
+    """Write a result's run folder, all of it or nothing, then its page into it, and say where that is."""
     folder = Path(folder)
     with reserve(folder, overwrite=overwrite) as draft:
-        write_run(result, draft)
-        write_page(result, draft / PAGE, title=title)
+        write_run(result, draft.place)
+    write_page(result, folder / PAGE, title=title)
     return folder / PAGE
 
 

@@ -1,0 +1,187 @@
+"""Where a run comes to stand: in a folder of its own, as a whole or not at all, and never in place of foreign files.
+
+It is written into the hidden folder `.dosimeter-NAME` beside its place NAME, which only its owner may enter and which
+no two processes can have:
+
+    run/              what is written; it takes its place by renaming
+    old/              the older run, for the moment of that renaming
+    dosimeter.lock    held by the living process; where it is free, its process was killed
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from dosimeter import files
+from dosimeter.errors import OutputError
+from dosimeter.store import RUN, is_run, stranger
+
+PREFIX, LOCK = ".dosimeter-", "dosimeter.lock"
+
+
+class Draft(NamedTuple):
+    """Where to write a run, and the folder that has it in the end."""
+
+    place: Path
+    folder: Path
+
+
+class TakenError(OutputError):
+    """A folder that holds something already, or that another process is about to write."""
+
+
+@contextmanager
+def reserve(folder: Path, *, overwrite: bool = False, numbered: bool = False) -> Iterator[Draft]:
+    """Take a folder for a run, before hours of work are lost to a wrong path, and put there what the block writes.
+
+    What the block wrote vanishes when it fails, unless that is a run by then, which is kept.
+
+    Args:
+        overwrite: an older run gives way in the end, if there is nothing in its folder but that run.
+        numbered: take the first of folder-1, folder-2, ... that is free.
+    """
+    for number in count(1):
+        chosen = folder.with_name(f"{folder.name}-{number}") if numbered else folder
+        try:
+            held = _Held(chosen, overwrite)
+            break
+        except TakenError:
+            if not numbered:
+                raise
+    written = False
+    try:
+        yield Draft(held.draft, chosen)
+        written = True
+    finally:
+        with files.undisturbed(), held.lock:
+            if written or (held.draft / RUN).is_file():
+                held.install()
+            held.remove()
+
+
+class _Held:
+    """A place for a run that no other process can take."""
+
+    def __init__(self, folder: Path, overwrite: bool) -> None:
+        self.folder, self.overwrite, self.lock, self.missing = folder, overwrite, ExitStack(), list[Path]()
+        try:
+            self.place = folder.resolve()
+            self.hidden = self.place.with_name(PREFIX + self.place.name)
+            self.draft, self.aside = self.hidden / "run", self.hidden / "old"
+            self.missing = [parent for parent in self.place.parents if not parent.exists()]
+            self.place.parent.mkdir(parents=True, exist_ok=True)
+            _clear(self.place.parent)
+            with files.undisturbed():
+                self._take()
+                try:
+                    self._check()  # now that no other audit can come between
+                except BaseException:
+                    with self.lock:
+                        self.remove()
+                    raise
+        except (OSError, ValueError, RuntimeError) as error:
+            self._prune()
+            raise files.refused(folder, error) from None  # a null byte is a ValueError, a loop of links a RuntimeError
+
+    def _check(self) -> None:
+        """Refuse a place that is taken."""
+        place, folder = self.place, str(self.folder)
+        if place in (Path.cwd(), *Path.cwd().parents):
+            raise OutputError(f"Expected a folder of its own, got {folder!r}, where we stand; choose another --out.")
+        if place.exists() and not place.is_dir():
+            raise TakenError(f"Expected a folder to write, but {folder!r} is a file; choose another --out.")
+        if not place.exists() or not any(place.iterdir()):
+            return
+        if not is_run(place):
+            raise TakenError(
+                f"Expected a new or empty folder, but {folder!r} holds files that are no run of dosimeter, which "
+                "--overwrite would not replace either; choose another --out."
+            )
+        if not self.overwrite:
+            raise TakenError(
+                f"Expected a new or empty folder, but {folder!r} holds an older run; replace it with --overwrite or "
+                "choose another --out."
+            )
+        if foreign := stranger(place):
+            raise TakenError(
+                f"Expected a run and nothing else to replace, but {folder!r} holds {str(foreign)!r} too; move that "
+                "away or choose another --out."
+            )
+
+    def _take(self) -> None:
+        try:
+            self.hidden.mkdir(mode=0o700)
+        except FileExistsError:
+            raise TakenError(
+                f"Expected a folder of its own, but another audit is writing {str(self.folder)!r} in "
+                f"{str(self.hidden)!r}; wait for its end or choose another --out."
+            ) from None
+        self.draft.mkdir()  # its mode is the usual one, as is that of the run folder which it becomes
+        # The lock is held before it gets its name: one that is free is a dead process's, and none is never cleared.
+        with suppress(ImportError, OSError):
+            self.lock.enter_context(_locked(self.hidden / "new", os.O_CREAT))
+            os.rename(self.hidden / "new", self.hidden / LOCK)
+
+    def install(self) -> None:
+        """Rename the draft to its place, with what was there moved aside until that has worked."""
+        try:
+            self._check()  # again: another program may have been quicker
+            if self.place.exists():
+                os.rename(self.place, self.aside)
+            try:
+                os.rename(self.draft, self.place)
+            except BaseException:
+                if self.aside.exists():
+                    os.rename(self.aside, self.place)
+                raise
+        except (OSError, OutputError) as error:
+            # Only the name was refused, so the work is kept: nobody clears what has no lock.
+            (self.hidden / LOCK).unlink(missing_ok=True)
+            raise OutputError(
+                f"The run is written but could not be moved: {files.reason(error)} It is in {self.draft}."
+            ) from None
+
+    def remove(self) -> None:
+        """Leave nothing behind, neither of a run that failed nor of the way of one that did not."""
+        _remove(self.hidden)
+        self._prune()
+
+    def _prune(self) -> None:
+        """Remove the folders above the place that were made for it, where they are empty."""
+        with suppress(OSError):
+            for parent in self.missing:
+                parent.rmdir()
+
+
+def _clear(parent: Path) -> None:
+    """Remove what killed processes left in this folder; a run that one of them had finished takes its place."""
+    for hidden in parent.glob(f"{PREFIX}*"):
+        with suppress(ImportError, OSError), _locked(hidden / LOCK) as lock:
+            if os.path.samestat(os.stat(hidden / LOCK), os.fstat(lock)):  # else cleared and taken anew by now
+                place = hidden.with_name(hidden.name.removeprefix(PREFIX))
+                if (hidden / "run" / RUN).is_file() and not place.exists():
+                    os.rename(hidden / "run", place)
+                _remove(hidden)
+
+
+@contextmanager
+def _locked(path: Path, flags: int = 0) -> Iterator[int]:
+    """An open file that no other process has locked; OSError where one has, or where files have no locks."""
+    import fcntl  # which Windows lacks
+
+    handle = os.open(path, os.O_RDWR | flags, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _remove(hidden: Path) -> None:
+    """The lock goes last, so that what a killed process leaves of this is cleared another time."""
+    for path in (hidden / "run", hidden / "old", hidden):
+        shutil.rmtree(path, ignore_errors=True)
