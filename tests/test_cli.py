@@ -1,12 +1,14 @@
 """The command line as a person or a script meets it."""
 
 import hashlib
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,8 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from dosimeter import data, models, servers
+from dosimeter import clients, data, defenses, models, servers
+from dosimeter.attacks import presets
 from dosimeter.attacks.analytic import Analytic
 from dosimeter.cli import app, main
 from dosimeter.store import read_run
@@ -241,6 +244,24 @@ def test_lists_show_what_goes_by_name(here: Path, kind: str) -> None:
     assert code == 0
     named = {"models": "cnn", "data": "mnist-5k", "attacks": "ig-cvb", "defenses": "noise", "steps": "local"}
     assert {**named, "servers": "permuted-rows"}[kind] in out
+
+
+PARTS = {"attacks": presets.BY_NAME, "defenses": defenses.BY_NAME, "steps": clients.BY_NAME, "servers": servers.BY_NAME}
+
+
+@pytest.mark.parametrize("width", [24, 80, 250])
+@pytest.mark.parametrize("kind", PARTS)
+def test_lists_cut_nothing_at_any_width(monkeypatch: pytest.MonkeyPatch, kind: str, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = "".join(cells(call("list", kind)[1]).values()).replace(" ", "")
+    for name, maker in PARTS[kind].items():
+        said = "".join(inspect.cleandoc(maker.__doc__ or "").partition("\n\n")[0].split())
+        assert said[-1] == "."
+        assert said in shown, name
+
+
+def test_the_version_is_that_of_the_installation() -> None:
+    assert call("--version") == (0, f"dosimeter {version('dosimeter')}\n", "")
 
 
 def cells(out: str) -> dict[str, str]:

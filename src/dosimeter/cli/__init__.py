@@ -7,6 +7,8 @@ import os.path
 import re
 import sys
 import traceback
+from importlib.metadata import version
+from typing import Annotated
 
 import click
 import typer
@@ -15,7 +17,7 @@ from typer.core import TyperGroup
 from dosimeter.cli import bench
 from dosimeter.cli.audit import audit_command
 from dosimeter.cli.check import check_command
-from dosimeter.cli.console import stoppable
+from dosimeter.cli.console import out, stoppable
 from dosimeter.cli.generator import train_command as train_generator_command
 from dosimeter.cli.lists import list_command
 from dosimeter.cli.policies import policies_command
@@ -34,11 +36,27 @@ class _AtHome(TyperGroup):
 
 app = typer.Typer(
     cls=_AtHome,
-    help="Measure how much private training data a federated client's update gives away.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        out.print(f"dosimeter {version('dosimeter')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Measure how much private training data a federated client's update gives away."""
+
+
 app.command("audit")(audit_command)
 app.command("check")(check_command)
 app.command("list")(list_command)

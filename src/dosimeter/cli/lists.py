@@ -1,6 +1,7 @@
 """`dosimeter list`: what goes by name."""
 
 import inspect
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -67,7 +68,7 @@ def _long(title: str) -> Table:
     """Names, each with several lines: in columns of their own the facts would not fit 80 characters."""
     table = Table(title=title, show_header=False, show_lines=True)
     table.add_column(overflow="fold")
-    table.add_column()
+    table.add_column(overflow="fold")
     return table
 
 
@@ -75,24 +76,10 @@ def _count(n: int | None) -> str:
     return "?" if n is None else f"{n:,}"
 
 
-def _attacks() -> Table:
-    table = Table("name", "settings", "what it is")
-    for name, maker in presets.BY_NAME.items():
-        table.add_row(name, _settings(maker), _first_line(maker))
-    return table
-
-
-def _defenses() -> Table:
-    table = Table("name", "settings", "what it does")
-    for name, maker in defenses.BY_NAME.items():
-        table.add_row(name, _settings(maker), _first_line(maker))
-    return table
-
-
-def _steps() -> Table:
-    table = Table("name", "settings", "what clients send")
-    for name, maker in clients.BY_NAME.items():
-        table.add_row(name, _settings(maker), _first_line(maker))
+def _parts(what: str, makers: Mapping[str, Any]) -> Table:
+    table = _long(f"{what}; settings")
+    for name, maker in makers.items():
+        table.add_row(name, f"{_about(maker)}\n[dim]{_settings(maker)}[/]")
     return table
 
 
@@ -100,7 +87,7 @@ def _servers() -> Table:
     table = _long("Servers: what they change; settings")
     for name, maker in servers.BY_NAME.items():
         changes = "nothing" if name == "honest" else "weights" if maker().weights_only else "architecture"
-        table.add_row(name, f"changes {changes}\n{_first_line(maker)}\n[dim]{_settings(maker)}[/]")
+        table.add_row(name, f"changes {changes}\n{_about(maker)}\n[dim]{_settings(maker)}[/]")
     table.caption = "Several, one after another: --server first-layer+separate-weights"
     return table
 
@@ -120,15 +107,16 @@ def _word(value: object) -> str:
     return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _first_line(maker: Any) -> str:
-    return escape((maker.__doc__ or "").strip().splitlines()[0])
+def _about(maker: Any) -> str:
+    """The first paragraph of its docstring, as one line that wraps as the terminal has room."""
+    return escape(" ".join(inspect.cleandoc(maker.__doc__ or "").partition("\n\n")[0].split()))
 
 
 _TABLES = {
     Kind.models: _models,
     Kind.data: _data,
-    Kind.attacks: _attacks,
-    Kind.defenses: _defenses,
-    Kind.steps: _steps,
+    Kind.attacks: lambda: _parts("Attacks: what they are", presets.BY_NAME),
+    Kind.defenses: lambda: _parts("Defenses: what they do", defenses.BY_NAME),
+    Kind.steps: lambda: _parts("Steps: what clients send", clients.BY_NAME),
     Kind.servers: _servers,
 }
