@@ -202,6 +202,26 @@ class Target:
         return torch.stack(counted).sum(0) if counted else None
 
 
+class Moment(NamedTuple):
+    """When a defense acts, and on what: all of it is the client's own to see."""
+
+    round: int = 0
+    batch: int = 1  # images in the update
+    target: Target | None = None  # what the client ran, with what it drew
+    images: Tensor | None = None  # (B, C, H, W) what it ran it on
+    labels: Tensor | None = None  # (B, ...)
+
+
+class Defends(Protocol):
+    """What a client does beside its step; see `dosimeter.defenses.Defense`."""
+
+    def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]: ...
+
+    def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets: ...
+
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient: ...
+
+
 class Observation(NamedTuple):
     """What the attacker sees of V victims' steps. There is no image in it, and labels only where they are granted."""
 

@@ -47,7 +47,7 @@ def test_a_defense_of_ones_own_clips_every_example(around: Defense) -> None:
     task, sent = one_step(around | Clipping(bound=bound))
     target = task.target(copy.deepcopy(task.template))
     places = next(iter(federated.client._batches(task, 0, 0)))
-    drawn = federated.client.drawn_for(target.secrets, 4, stream(0, "training", "secrets", "0", "round 0"))
+    drawn = clients.draw_secrets(target, 4, stream(0, "training", "secrets", "0", "round 0"))
     images, labels = task.images("train", places), task.labels("train", places)
     total = {name: torch.zeros_like(p) for name, p in target.parameters.items()}
     norms = []

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dosimeter import defenses, federated
+from dosimeter import clients, defenses, federated
 from dosimeter.defenses import Defense
 from dosimeter.errors import DataError, ModelError, OutputError, SettingError
 from dosimeter.federated import Federation, Protocol, State, average, chosen, evaluate, fit, train
@@ -208,7 +208,7 @@ def test_a_step_is_the_gradient_of_the_whole_objective(defense: Defense) -> None
     target = task.target(net)
     places = next(iter(federated.client._batches(task, 0, 0)))
     rng = federated.client.stream(0, "training", "secrets", "0", "round 0")
-    target = replace(target, drawn=federated.client.drawn_for(target.secrets, 4, rng))
+    target = replace(target, drawn=clients.draw_secrets(target, 4, rng))
     images, labels = task.images("train", places), task.labels("train", places)
     slope = torch.func.grad(target.objective)(target.parameters, images, labels)
     before = task.initial()

@@ -1,14 +1,12 @@
 """What a server sees of its clients' steps, and what clients trained on to make it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from dosimeter import clients, rng, trees
 from dosimeter.auditing.setting import Setting
-from dosimeter.defenses import Moment
 from dosimeter.types import (
     DIVERGED,
     UNTOLD,
@@ -69,21 +67,20 @@ def _observe(target: Target, victims: Victims, setting: Setting, threat: ThreatM
 
     def updates() -> Iterator[Gradient]:
         for v, name in enumerate(victims.ids):
-            images, labels = _batch(victims.images[v], victims.labels[v], setting, name, *again)
-            images = images.to(target.mean)
-            if threat.statistics == "sent":
-                statistics.append(clients.statistics(target, images))
-            drawing = rng.stream(setting.seed, "secrets", name, *again)
+            streams = clients.Streams(
+                **{
+                    purpose: rng.stream(setting.seed, purpose, name, *again)
+                    for purpose in ("secrets", "defense", "batch", "order")
+                }
+            )
             client = rng.stream(setting.seed, "client", senders[v])
-            drawn = clients.draw_secrets(target, len(images), drawing, client)
-            drawn |= clients.own_secrets(defense.draw, target, len(images), client, "client")
-            drawn |= clients.own_secrets(defense.draw, target, len(images), drawing, "image")
-            secrets.append(drawn)
-            ran = replace(target, drawn=drawn)
-            order = rng.stream(setting.seed, "order", name, *again)
-            sent: Gradient = clients.gradient(ran, images, like(labels, target), order)
-            moment = Moment(at, len(images), ran, images, like(labels, target))
-            sent = defense.on_gradient(sent, moment, rng.stream(setting.seed, "defense", name, *again))
+            fixed = clients.client_draws(target, defense, client)
+            labels = like(victims.labels[v], target)
+            made = clients.take_step(target, defense, victims.images[v], labels, streams, fixed=fixed, round_=at)
+            if threat.statistics == "sent":
+                statistics.append(clients.statistics(target, made.images))
+            secrets.append(made.drawn)
+            sent = made.update
             trees.check_update(sent, target.parameters)
             if isinstance(step, clients.LocalTraining) and not threat.local_lr:
                 sent = {key: step.lr * g for key, g in sent.items()}  # the plain difference of weights

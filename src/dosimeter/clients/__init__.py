@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 from dosimeter.clients import optimisers
-from dosimeter.clients.gradient import draw_secrets, gradient, one_gradient, own_secrets
+from dosimeter.clients.gradient import draw_secrets, gradient, one_gradient
 from dosimeter.clients.local import ClippedGradient, LocalTraining, UntoldTraining, local
 from dosimeter.clients.statistics import statistics
+from dosimeter.clients.step import Sent, Streams, client_draws, scoped_draws, take_step
 from dosimeter.types import Step
 
 BY_NAME: dict[str, Callable[..., Step | None]] = {"gradient": one_gradient, "local": local, "clipped": ClippedGradient}
@@ -15,12 +16,16 @@ __all__ = [
     "BY_NAME",
     "ClippedGradient",
     "LocalTraining",
+    "Sent",
+    "Streams",
     "UntoldTraining",
+    "client_draws",
     "draw_secrets",
     "gradient",
     "local",
     "one_gradient",
     "optimisers",
-    "own_secrets",
+    "scoped_draws",
     "statistics",
+    "take_step",
 ]

@@ -1,15 +1,12 @@
 """What a client sends: the gradient of its loss on one batch (FedSGD; Inverting Gradients, Eq. 2), or another step."""
 
-from collections.abc import Callable
-from typing import Literal
-
 import torch
 from torch import Tensor
 from torch.func import grad
 
 from dosimeter.clients.local import LocalTraining
 from dosimeter.errors import ModelError, SettingError
-from dosimeter.types import Secrets, Target
+from dosimeter.types import Target
 
 
 def draw_secrets(
@@ -27,21 +24,6 @@ def draw_secrets(
         name: torch.randn(s.full_shape(batch), generator=streams[s.scope], dtype=like.dtype).to(like.device)
         for name, s in target.secrets.items()
     }
-
-
-def own_secrets(
-    draw: Callable[[Target, int, torch.Generator], Secrets],
-    target: Target,
-    batch: int,
-    rng: torch.Generator,
-    scope: Literal["image", "client"],
-) -> dict[str, Tensor]:
-    """What a defense draws in its own way for the model's secrets of one scope, from that scope's stream.
-
-    It is asked once a scope, so that what it draws for every image is new where what it draws for the client stays.
-    """
-    names = {name for name, secret in target.secrets.items() if secret.scope == scope}
-    return {name: value for name, value in draw(target, batch, rng).items() if name in names} if names else {}
 
 
 def gradient(target: Target, images: Tensor, labels: Tensor, rng: torch.Generator | None = None) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """What a client does to its model, its batch or its update. One file an idea."""
 
 from dosimeter.defenses.ats import Ats, search_policies
-from dosimeter.defenses.base import Around, Chain, Defense, Installed, Moment, NoDefense, changes_gradient, parts
+from dosimeter.defenses.base import Around, Chain, Defense, Installed, NoDefense, changes_gradient, parts
 from dosimeter.defenses.bottleneck import Cvb, Precode
 from dosimeter.defenses.dp import DpSgd
 from dosimeter.defenses.fedkl import KeyLock
@@ -11,6 +11,7 @@ from dosimeter.defenses.ppp import Ppp
 from dosimeter.defenses.pruning import Pruning, Quantisation, RandomPruning
 from dosimeter.defenses.shortcuts import shortcuts
 from dosimeter.defenses.soteria import Soteria
+from dosimeter.types import Moment
 
 BY_NAME: dict[str, type[Defense]] = {
     "none": NoDefense,

@@ -20,24 +20,13 @@ Defenses compose from left to right with `|`.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dosimeter.channel import Facts
 from dosimeter.errors import SettingError
-from dosimeter.types import Gradient, Secrets, Shape, Target
-
-
-class Moment(NamedTuple):
-    """When a defense acts, and on what: all of it is the client's own to see."""
-
-    round: int = 0
-    batch: int = 1  # images in the update
-    target: Target | None = None  # what the client ran, with what it drew
-    images: Tensor | None = None  # (B, C, H, W) what it ran it on
-    labels: Tensor | None = None  # (B, ...)
+from dosimeter.types import Gradient, Moment, Secrets, Shape, Target
 
 
 @dataclass(frozen=True, kw_only=True)

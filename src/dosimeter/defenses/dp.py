@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter.channel import Clip, Facts, Noise
-from dosimeter.defenses.base import Defense, Moment
+from dosimeter.defenses.base import Defense
 from dosimeter.errors import SettingError
-from dosimeter.types import Gradient, Shape, Target
+from dosimeter.types import Gradient, Moment, Shape, Target
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from dosimeter.channel import Facts, Noise
-from dosimeter.defenses.base import Defense, Moment
+from dosimeter.defenses.base import Defense
 from dosimeter.errors import SettingError
-from dosimeter.types import Gradient
+from dosimeter.types import Gradient, Moment
 
 LEVELS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
 """Of noise, from weak to strong."""

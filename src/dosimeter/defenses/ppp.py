@@ -7,13 +7,12 @@ import torch
 from torch import nn
 
 from dosimeter.channel import Fact, Facts
-from dosimeter.defenses.base import Moment
 from dosimeter.defenses.bottleneck import Bottleneck, Precode, Variational
 from dosimeter.defenses.noise import LEVELS, GaussianNoise
 from dosimeter.defenses.places import run_order
 from dosimeter.defenses.pruning import RATIOS, Pruning
 from dosimeter.errors import SettingError
-from dosimeter.types import Gradient, Shape
+from dosimeter.types import Gradient, Moment, Shape
 
 
 @dataclass(frozen=True, kw_only=True)

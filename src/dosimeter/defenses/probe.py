@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from dosimeter.channel import Clip, Fact, Facts, Hides, Mask, Noise, Rounding, Tensors
-from dosimeter.defenses.base import Around, Chain, Defense, Moment, parts
+from dosimeter.defenses.base import Around, Chain, Defense, parts
 from dosimeter.rng import stream
-from dosimeter.types import Gradient
+from dosimeter.types import Gradient, Moment
 
 DRAWS, ENTRIES, LOUD = 24, 4096, 1e4
 """Tries, entries of a tensor that are looked at, and how much louder than any noise a loud gradient is."""

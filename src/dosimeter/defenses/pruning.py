@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from dosimeter.channel import Facts, Mask, Rounding
-from dosimeter.defenses.base import Defense, Moment
+from dosimeter.defenses.base import Defense
 from dosimeter.errors import SettingError
-from dosimeter.types import Gradient
+from dosimeter.types import Gradient, Moment
 
 RATIOS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999)
 """Of entries that are pruned, from weak to strong."""

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter.channel import Facts, Hides
-from dosimeter.defenses.base import Defense, Moment
+from dosimeter.defenses.base import Defense
 from dosimeter.defenses.places import evaluating, own_order
 from dosimeter.defenses.receptive import Fields, find_fields, slope_norms
 from dosimeter.errors import SettingError, unknown
-from dosimeter.types import Gradient, Secrets, Shape, Target
+from dosimeter.types import Gradient, Moment, Secrets, Shape, Target
 
 
 @dataclass(frozen=True, kw_only=True)

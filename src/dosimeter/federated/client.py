@@ -3,7 +3,6 @@ it gives the same in a thread of this process and in a process of Flower's."""
 
 import copy
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from dosimeter.federated.checks import clips_examples
 from dosimeter.federated.federation import Federation, State
 from dosimeter.federated.protocol import Protocol
 from dosimeter.rng import numpy_stream, stream
-from dosimeter.types import Secret, Secrets, Target
+from dosimeter.types import Gradient, Secrets, Target
 
 
 class Fit(NamedTuple):
@@ -89,40 +88,38 @@ class _Trainer:
         images, labels = federation.images("train", places), federation.labels("train", places)
         if federation.protocol.augment:
             images = augmented(images, numpy_stream(federation.seed, "augment", *self._where, number))
-        if changes_batches(defense):
-            rng = stream(federation.seed, "training", "batch", *self._where, number)
-            images, labels = defense.on_batch(images, labels, rng)
-        drawn = image_secrets(defense, self.target, self._secrets, len(images), self._draws)
-        set_secrets(self.model, drawn)
+        changed = changes_batches(defense)
+        batch = stream(federation.seed, "training", "batch", *self._where, number) if changed else None
+        streams = clients.Streams(self._draws, self._noise, batch)
         rule.zero_grad()
-        loss = federation.loss(self.model(images), labels)
+        made = clients.take_step(
+            self.target, defense, images, labels, streams,
+            fixed=self._fixed, round_=self._round, slopes=self._slopes, perturb=self._changes,
+        )  # fmt: skip
+        for name, slope in made.update.items():
+            self._parameters[name].grad = slope.to(self._parameters[name])
+        rule.step()
+        return self._loss
+
+    def _slopes(self, ran: Target, images: Tensor, labels: Tensor, _: object) -> Gradient:
+        """The gradient of the model that trains, with its batch norms noting what they see."""
+        drawn = {name: ran.drawn[name] for name in self._secrets}
+        set_secrets(self.model, drawn)
+        loss = self.federation.loss(self.model(images), labels)
         if self._secrets or self._fixed:
             extra = self.target.penalty(self.model)
             loss = loss if extra is None else loss + extra.mean()
+        self._loss = float(loss.detach())
         if self._bound is None:
             torch.autograd.backward(loss)
         else:
-            self._clip(self._bound, images, labels, {**self._fixed, **drawn})
+            clipped = clients.ClippedGradient(bound=self._bound)(ran, ran.parameters, images, labels)
+            for name, parameter in self._parameters.items():
+                parameter.grad = clipped[name]
         if self._changes:
             set_secrets(self.model, self._blank)  # whoever runs the model again gives it draws, or none
-            self._change(images, labels, {**self._fixed, **drawn})
-        rule.step()
-        return float(loss.detach())
-
-    def _clip(self, bound: float, images: Tensor, labels: Tensor, drawn: Secrets) -> None:
-        """Put the mean of the examples' clipped gradients in place of the batch's gradient."""
-        target = replace(self.target, drawn=drawn)
-        clipped = clients.ClippedGradient(bound=bound)(target, target.parameters, images, labels)
-        for name, parameter in self._parameters.items():
-            parameter.grad = clipped[name]
-
-    def _change(self, images: Tensor, labels: Tensor, drawn: Secrets) -> None:
-        """Put what the defense makes of the gradients in their place."""
-        shared = {name: p for name, p in self._parameters.items() if name not in self.federation.private}
-        found = {name: p.grad for name, p in shared.items() if p.grad is not None}
-        moment = Moment(self._round, len(images), replace(self.target, drawn=drawn), images, labels)
-        for name, changed in self.federation.defense.on_gradient(found, moment, self._noise).items():
-            shared[name].grad = changed.to(found[name])
+        shared = {name: p.grad for name, p in self._parameters.items() if name not in self.federation.private}
+        return {name: grad for name, grad in shared.items() if grad is not None}
 
     def perturbed(self, before: State, after: State) -> State:
         """The weights that are sent when the defense acts on their change."""
@@ -134,26 +131,7 @@ class _Trainer:
 
 def client_secrets(federation: Federation, target: Target, client: int) -> Secrets:
     """What a client drew before its first round and keeps, such as FedKL's key."""
-    wanted = {name: s for name, s in target.secrets.items() if s.scope == "client"}
-    rng = stream(federation.seed, "client", f"client {client}")
-    drawn = drawn_for(wanted, 1, rng)
-    if wanted and draws_itself(federation.defense):
-        drawn |= clients.own_secrets(federation.defense.draw, target, 1, rng, "client")
-    return drawn
-
-
-def image_secrets(
-    defense: Defense, target: Target, secrets: dict[str, Secret], batch: int, rng: torch.Generator
-) -> Secrets:
-    """What a client draws anew for every image of a batch."""
-    drawn = drawn_for(secrets, batch, rng)
-    if secrets and draws_itself(defense):
-        drawn |= clients.own_secrets(defense.draw, target, batch, rng, "image")
-    return drawn
-
-
-def drawn_for(secrets: dict[str, Secret], batch: int, rng: torch.Generator) -> dict[str, Tensor]:
-    return {name: torch.randn(secret.full_shape(batch), generator=rng) for name, secret in secrets.items()}
+    return clients.client_draws(target, federation.defense, stream(federation.seed, "client", f"client {client}"))
 
 
 def set_secrets(model: nn.Module, drawn: Secrets) -> None:
@@ -161,10 +139,6 @@ def set_secrets(model: nn.Module, drawn: Secrets) -> None:
     for name, value in drawn.items():
         path, _, last = name.rpartition(".")
         setattr(model.get_submodule(path), last, value)
-
-
-def draws_itself(defense: Defense) -> bool:
-    return any(type(part).draw is not Defense.draw for part in defenses.parts(defense))
 
 
 def changes_batches(defense: Defense) -> bool:

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dosimeter import defenses
+from dosimeter import clients, defenses
 from dosimeter.data.partition import Places
 from dosimeter.errors import UpdateError
-from dosimeter.federated.client import client_secrets, image_secrets, set_secrets
+from dosimeter.federated.client import client_secrets, set_secrets
 from dosimeter.federated.federation import Federation, State
 from dosimeter.rng import numpy_stream, stream
 
@@ -87,12 +87,11 @@ def _score(
     fixed = client_secrets(federation, target, -1 if client is None else client)
     set_secrets(model, fixed)
     rng = stream(federation.seed, "test", "secrets")
-    rest = {name: secret for name, secret in target.secrets.items() if name not in fixed}
     loss, hits = 0.0, 0.0
     with torch.inference_mode():
         for part in np.array_split(places, max(1, -(-len(places) // BATCH))):
             images, labels = federation.images(split, part), federation.labels(split, part)
-            set_secrets(model, image_secrets(federation.defense, target, rest, len(part), rng))
+            set_secrets(model, clients.scoped_draws(target, federation.defense, len(part), rng, "image"))
             output = model(images)
             loss += float(federation.loss(output, labels)) * len(part)
             hits += _hits(output, labels)

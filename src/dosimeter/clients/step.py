@@ -1,0 +1,84 @@
+"""The one step that a client takes, in audits, in rounds here and on Flower: what is audited is what is trained.
+
+batch -> what the defense makes of it -> draws inside the model -> gradient -> what the defense makes of that
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dosimeter.clients.gradient import gradient
+from dosimeter.types import Defends, Gradient, Moment, Secrets, Target
+
+Slopes = Callable[[Target, Tensor, Tensor, torch.Generator | None], Gradient]
+"""(target with what was drawn, images, labels, stream of orders) -> the update before the defense acts on it."""
+
+
+class Streams(NamedTuple):
+    """Where a client's random numbers come from, one stream a purpose; what it does not draw needs none."""
+
+    secrets: torch.Generator  # drawn anew for every image
+    defense: torch.Generator  # on the update
+    batch: torch.Generator | None = None  # on the images
+    order: torch.Generator | None = None  # of a client that shuffles
+
+
+class Sent(NamedTuple):
+    """What leaves a client, and what stays with it."""
+
+    update: Gradient
+    drawn: Secrets
+    images: Tensor  # (B, C, H, W) what it trained on
+
+
+def take_step(
+    target: Target,
+    defense: Defends,
+    images: Tensor,
+    labels: Tensor,
+    streams: Streams,
+    *,
+    fixed: Secrets,
+    round_: int = 0,
+    slopes: Slopes = gradient,
+    perturb: bool = True,
+) -> Sent:
+    """One client's step on one batch, (B, C, H, W) in [0, 1] with labels (B, ...).
+
+    Args:
+        fixed: what the client drew for good, see `client_draws`.
+        slopes: how the gradient is computed, by default as a pure function of the target's parameters.
+        perturb: whether the defense acts on this update; not where it waits for the change of several steps.
+    """
+    if streams.batch is not None:
+        images, labels = defense.on_batch(images, labels, streams.batch)
+    images = images.to(target.mean)
+    drawn = {**fixed, **scoped_draws(target, defense, len(images), streams.secrets, "image")}
+    ran = replace(target, drawn=drawn)
+    update = slopes(ran, images, labels, streams.order)
+    if perturb:
+        update = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
+    return Sent(update, drawn, images)
+
+
+def client_draws(target: Target, defense: Defends, rng: torch.Generator) -> Secrets:
+    """What a client draws before its first step and keeps, such as FedKL's key."""
+    return scoped_draws(target, defense, 1, rng, "client")
+
+
+def scoped_draws(
+    target: Target, defense: Defends, batch: int, rng: torch.Generator, scope: Literal["image", "client"]
+) -> Secrets:
+    """Draws of one scope for so many images: standard normal, or as the defense has its own way of drawing them."""
+    wanted = {name: secret for name, secret in target.secrets.items() if secret.scope == scope}
+    if not wanted:
+        return {}
+    like = target.mean
+    normal = {
+        name: torch.randn(s.full_shape(batch), generator=rng, dtype=like.dtype).to(like.device)
+        for name, s in wanted.items()
+    }
+    return normal | {name: value for name, value in defense.draw(target, batch, rng).items() if name in wanted}
