@@ -348,6 +348,7 @@ def test_weights_come_from_a_file_and_are_recorded(here: Path, words: str) -> No
 
 
 REFUSALS = [
+    (("--attack", "ig:steps=3", "--steps", "2"), "given twice, in the attack 'ig:steps=3' and by --steps", "once"),
     (("--model", "cmn"), "Unknown model 'cmn'", "'cnn'"),
     (("--model", "convnet:poling=max"), "Unknown setting of model 'convnet' 'poling'", "norm, padding, pooling, width"),
     (("--model", "convnet:shape=3"), "Unknown setting of model 'convnet' 'shape'", "expected one of activation"),

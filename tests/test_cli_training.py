@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dosimeter.cli import app, tradeoff
+from dosimeter.federated import setup
 from dosimeter.federated.tradeoff import Balance, Comparison
 from small_federation import dataset
 
@@ -38,6 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for part in ("images", "labels")
     }
     np.savez("rows.npz", **arrays)
+    setup._federation.cache_clear()  # as in a process of its own
     return tmp_path
 
 
@@ -86,8 +88,8 @@ def test_leakage_is_followed_over_rounds(here: Path) -> None:
     code, out, _ = call(*words, "--server", "honest", "--server", "permuted-rows", "--out", "run")
     assert code == 0
     assert out.count("permuted-rows") == 3
-    points = json.loads((here / "run" / "leakage.json").read_text())["points"]
-    assert {point["round"] for point in points} == {0, 2, 4}
+    points = json.loads((here / "run" / "leakage.json").read_text())["found"]
+    assert {point["round"] for point in points.values()} == {0, 2, 4}
     assert "Accuracy." in (here / "run" / "training.html").read_text()
 
 
@@ -98,7 +100,8 @@ def test_a_training_that_ends_early_says_which_rounds_were_not_reached(here: Pat
     few = ("--victims", "1", "--steps", "2", "--out", "run")
     code, _, err = call("follow", *TASK, "--protocol", EARLY, "--at", "0+38+40", *few)
     assert code == 0
-    last = max(point["round"] for point in json.loads((here / "run" / "leakage.json").read_text())["points"])
+    points = json.loads((here / "run" / "leakage.json").read_text())["found"].values()
+    last = max(point["round"] for point in points)
     assert 2 < last < 38
     said = f"Training ended after round {last}, which is attacked instead of rounds 38, 40."
     assert said in err
@@ -132,7 +135,7 @@ def test_defenses_are_compared_and_kept(here: Path) -> None:
     assert "1 - SSIM" in page
     code, _, err = call(*words, "--defense", "none", "--seeds", "2")
     assert code == 2
-    assert "other settings" in err
+    assert "'run/compare.json' was made with another seeds (1, now 2); choose another --out" in err
 
 
 def test_a_defense_is_calibrated_and_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +160,7 @@ def test_a_defense_is_calibrated_and_goes_on(here: Path, monkeypatch: pytest.Mon
     assert call(*words, "--defense", "noise", "--allow", "1")[:2] == (0, out)
     code, _, err = call(*words, "--defense", "noise", "--seed", "1")
     assert code == 2
-    assert "other settings" in err
+    assert "seed (0, now 1)" in err
 
 
 def test_what_dp_sgd_costs_stands_beside_accuracy(here: Path) -> None:
@@ -255,3 +258,60 @@ def test_a_page_that_fails_takes_no_results_with_it(here: Path, words: str) -> N
     assert printed in out
     assert "Is a directory; choose another --out. The results are kept in 'run'; only their page is missing." in err
     assert (here / "run" / kept).is_file()
+
+
+FEW = "--victims 1 --steps 2"
+KEEPING = (
+    "train --protocol ppp:rounds=1,clients=2",
+    f"follow --protocol bayes:steps=1,rounds=1 --at 0+1 {FEW}",
+    f"compare --protocol ppp:rounds=1,clients=2 --defense none {FEW}",
+    f"calibrate --protocol ppp:rounds=1,clients=2 --defense noise --allow 1 {FEW}",
+)
+
+
+@pytest.mark.parametrize("words", KEEPING)
+def test_what_was_kept_of_another_model_or_other_data_is_refused(here: Path, words: str) -> None:
+    assert call(*words.split(), *TASK)[0] == 0
+    (here / "mine.py").write_text(MODEL.replace("Sigmoid", "Tanh"))  # of the same weights
+    setup._federation.cache_clear()
+    code, _, err = call(*words.split(), *TASK)
+    assert code == 2, err
+    assert "another model (Sequential " in err
+    (here / "mine.py").write_text(MODEL)
+    arrays = dict(np.load("rows.npz"))
+    arrays["train_images"][0] += 1
+    np.savez("rows.npz", **arrays)
+    setup._federation.cache_clear()
+    code, _, err = call(*words.split(), *TASK)
+    assert code == 2, err
+    assert "data (rows " in err
+    assert len(list((here / "runs").iterdir())) == 1
+
+
+def test_every_setting_has_a_folder_of_its_own(here: Path) -> None:
+    one = "train --model lenet:width=2 --protocol ppp:rounds=1,clients=2,epochs=none,steps=1"
+    others = ("--model lenet:width=2,activation=tanh", "--defense noise:sigma=0.1", "--protocol fedsgd:rounds=1")
+    for more in ("", *others):
+        assert call(*one.split(), "--data", "mnist-5k", *more.split())[0] == 0
+    found = sorted(path.name for path in (here / "runs").iterdir())
+    assert len(found) == 1 + len(others)
+    assert any("lenet_width=2_activation=tanh-mnist-5k-ppp_rounds=1" in name for name in found)
+
+
+DEFENSE = """
+from dosimeter.defenses import Defense
+
+class Mine(Defense):
+    def on_gradient(self, gradient, moment, rng):
+        return {name: g * 1.0 for name, g in gradient.items()}
+"""
+
+
+def test_a_defense_of_ones_own_that_changed_is_compared_anew(here: Path) -> None:
+    words = ("compare", *TASK, "--protocol", "ppp:rounds=1,clients=2", *FEW.split(), "--out", "run")
+    for text in (DEFENSE, DEFENSE.replace("1.0", "0.0"), DEFENSE):
+        (here / "own.py").write_text(text)
+        assert call(*words, "--defense", "own.py:Mine")[0] == 0
+    found = json.loads((here / "run" / "compare.json").read_text())["found"]
+    assert len(found) == 2
+    assert len({balance["ssim"] for balance in found.values()}) == 2

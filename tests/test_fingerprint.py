@@ -27,7 +27,7 @@ from small_federation import dataset, federation
 
 LOCK = threading.Lock()
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
     lambda inner: (
         st.lists(inner) | st.dictionaries(st.text(), inner) | st.frozensets(st.integers()) | st.tuples(inner, inner)
     ),

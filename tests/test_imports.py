@@ -6,12 +6,13 @@ from pathlib import Path
 import dosimeter
 
 SOURCE = Path(dosimeter.__file__).parent
-VOCABULARY = {"channel", "checks", "errors", "files", "progress", "rng", "trees", "types"}
+VOCABULARY = {"channel", "checks", "errors", "files", "fingerprint", "progress", "rng", "trees", "types"}
 PARTS = {"attacks", "clients", "data", "defenses", "engine", "metrics", "models", "servers"}
 ALLOWED = {
     **{name: set() for name in VOCABULARY},
     "checks": {"errors"},
     "files": {"errors"},
+    "fingerprint": {"errors"},
     "trees": {"errors", "types"},
     "types": {"errors"},
     **dict.fromkeys(PARTS, VOCABULARY),

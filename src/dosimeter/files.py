@@ -5,8 +5,9 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,68 @@ def undisturbed() -> Iterator[None]:
             signal.signal(each, handler)
         if waiting:
             signal.raise_signal(waiting[0])
+
+
+@contextmanager
+def alone(folder: Path, *, instead: str = "--out") -> Iterator[None]:
+    """Hold a folder, which is made, against other processes, where the system can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused(folder, error, instead) from None
+    handle = None
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except (ImportError, OSError):
+        pass  # Windows and some network drives have no such lock
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Results in a file, each added as soon as it is there, by however many processes."""
+
+    path: Path
+    made: Mapping[str, Any]
+    """What all of them were made with, as plain values; a file that was made with anything else is refused."""
+
+    def read(self) -> dict[str, Any]:
+        """Results by their keys; none where there is no file yet."""
+        if not self.path.is_file():
+            return {}
+        try:
+            document = json.loads(self.path.read_text())
+            made, found = document["made"], dict(document["found"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise OutputError(
+                f"{str(self.path)!r} is damaged, or no file of this version of the program; choose another --out."
+            ) from None
+        check_same(self.path, made, self.made)
+        return found
+
+    def add(self, key: str, result: Any) -> None:
+        """Beside what others have added in the meantime."""
+        with alone(self.path.parent):
+            found = {**self.read(), key: result}
+            replace_json(self.path, {"program": "dosimeter", "made": dict(self.made), "found": found})
+
+
+def check_same(place: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse what was made with other settings than those of now, as plain values, and say which."""
+    now = json.loads(json.dumps(now))
+    other = [(key, was.get(key), now.get(key)) for key in sorted({*was, *now}) if was.get(key) != now.get(key)]
+    if other:
+        said = [f"{key} ({then}, now {today})" if len(f"{then}{today}") < 100 else key for key, then, today in other]
+        raise OutputError(
+            f"{str(place)!r} was made with another {', '.join(said)}; choose another --out or say the same."
+        )
 
 
 def refused(path: str | Path, error: Exception, instead: str = "--out") -> OutputError:

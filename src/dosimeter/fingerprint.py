@@ -16,6 +16,7 @@ fingerprint under another minor version of Python.
 import copyreg
 import hashlib
 import importlib.metadata
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -48,6 +49,12 @@ def of_file(path: Path) -> str:
     """The first 16 hex digits of a file's sha256."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+
+
+def named(value: object, words: str = "") -> str:
+    """What files for people say of a value: some words, by default its settings or class, and its fingerprint."""
+    words = words or (repr(value) if is_dataclass(value) else getattr(value, "__name__", type(value).__name__))
+    return f"{re.sub(' at 0x[0-9a-f]+', '', words)} {of(value)}"
 
 
 @cache

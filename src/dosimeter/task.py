@@ -1,13 +1,12 @@
 """From words to the model and the private images that an audit is about."""
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
 
-from dosimeter import data, models, spec
+from dosimeter import data, fingerprint, models, spec
 from dosimeter.errors import ModelError
 from dosimeter.rng import scoped
 from dosimeter.types import Victims
@@ -43,7 +42,7 @@ def load_task(
     names: dict[str, Any] = {"model": name}
     if weights is not None:
         models.load_checkpoint(made, weights)
-        names |= {"weights": weights.name, "weights_fingerprint": fingerprint(weights)}
+        names |= {"weights": weights.name, "weights_fingerprint": fingerprint.of_file(weights)}
     names |= {"data": dataset.name, "split": split, "source": dataset.source, "fingerprint": dataset.fingerprint}
     picked = data.pick(dataset, victims, batch=batch, seed=seed, split=split, distinct=distinct)
     return Task(made, dataset, picked, names)
@@ -115,9 +114,3 @@ def _ours(words: str) -> _Maker:
         return models.build(name, **scale, seed=seed, settings=settings)
 
     return _Maker(words if settings else name, models.BY_NAME[name].least, build)
-
-
-def fingerprint(path: Path) -> str:
-    """The first 16 hex digits of the file's sha256."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -141,6 +141,12 @@ def test_another_training_in_the_folder_is_refused(tmp_path: Path) -> None:
         train(federation(rounds=2), folder=tmp_path)
     with pytest.raises(OutputError, match="another defense"):
         train(federation(defenses.GaussianNoise(sigma=0.1), rounds=1), folder=tmp_path)
+    smooth = model()
+    smooth[-2] = nn.Tanh()  # of the same weights
+    with pytest.raises(OutputError, match=r"another model \(Sequential \w{16}, now Sequential \w{16}\); choose"):
+        train(federation(net=smooth, rounds=1), folder=tmp_path)
+    with pytest.raises(OutputError, match="another loss"):
+        train(replace(federation(rounds=1), loss=lambda a, b: F.cross_entropy(a, b) * 2), folder=tmp_path)
     (tmp_path / "round.safetensors").write_bytes(b"broken")
     with pytest.raises(DataError, match="damaged"):
         train(federation(rounds=1), folder=tmp_path)

@@ -1,21 +1,24 @@
 """Studies: every model is in the first, a stopped one goes on, and its table says what was run."""
 
+import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 import small_federation
-from dosimeter import defenses, models, rng, studies
+from dosimeter import defenses, fingerprint, models, rng, spec, studies
+from dosimeter.attacks import Search, presets
 from dosimeter.cli import app
 from dosimeter.cli.study import draw
-from dosimeter.data import pick
 from dosimeter.errors import OutputError
+from dosimeter.federated import Federation
 from dosimeter.studies import sweep
-from dosimeter.task import Task, load_task
+from dosimeter.task import load_task
 
 TINY = replace(
     studies.BY_NAME["pooling"],
@@ -49,8 +52,8 @@ def test_a_stopped_study_goes_on_where_it_was(tmp_path: Path) -> None:
     again = list(studies.run(TINY, str(tmp_path)))
     assert [there for *_, there in again] == [True, False]
     assert again[0][:2] == first[:2]
-    kept = json.loads((tmp_path / "study.json").read_text())
-    assert [entry["row"]["model"] for entry in kept["rows"]] == [row.model for row in TINY.rows]
+    kept = json.loads((tmp_path / "study.json").read_text())["found"]
+    assert [entry["row"]["model"] for entry in kept.values()] == [row.model for row in TINY.rows]
     other = replace(TINY, rows=(replace(TINY.rows[0], steps=3),))
     assert [there for *_, there in studies.run(other, tmp_path)] == [False]
 
@@ -93,7 +96,8 @@ def test_training_changes_the_model_and_is_the_same_again() -> None:
         task = load_task(row.model, row.data, row.victims, seed=0)
         with rng.scoped(0, "defense", "model"):
             before = defense.on_model(task.model, task.dataset.shape)
-        made = [sweep._train(task, row, defense, protocol) for _ in range(2)]
+        whole = Federation(model=task.model, dataset=task.dataset, protocol=protocol, defense=defense)
+        made = [sweep._train(whole) for _ in range(2)]
         assert 0 <= made[0].accuracy == made[1].accuracy <= 1
         once, again = (each.defense.on_model(before, (1, 1, 1)) for each in made)
         pairs = list(zip(before.parameters(), once.parameters(), again.parameters(), strict=True))
@@ -120,10 +124,9 @@ def test_rows_after_training_say_how_long_and_how_well(tmp_path: Path) -> None:
 
 def test_a_row_whose_training_ends_early_says_when() -> None:
     row = studies.Row(model="mine", victims=1, protocol="ppp:clients=3,rounds=50,lr=0.2,validation=0.25,patience=2")
-    task = Task(small_federation.model(), small_federation.dataset(), pick(small_federation.dataset(), 1), {})
     protocol = row.training()
     assert protocol is not None
-    found = sweep._train(task, row, defenses.NoDefense(), protocol)
+    found = sweep._train(replace(small_federation.federation(), protocol=protocol))
     assert 2 < found.rounds < 50
     assert 0 <= found.accuracy <= 1
     outcome = studies.Outcome(0.0, 0.0, 0.0, 0.0, "", 0.0, rounds=found.rounds)
@@ -147,30 +150,79 @@ def test_settings_are_chosen_on_other_images_than_the_victims(monkeypatch: pytes
         return audited(model, victims, **more)
 
     monkeypatch.setattr(sweep, "audit", watch)
-    outcome = sweep._audit(row, {})
+    outcome = sweep._audit(sweep._case(row, 0.5), {})
     assert outcome.chosen == "bayes:tv=0.01"
     *shadows, victims = seen
     assert len(shadows) == 2
     assert all(len(one) == sweep.SHADOWS and not one & victims for one in shadows)
 
 
-def test_a_file_that_says_less_of_its_rows_is_read_with_the_defaults(tmp_path: Path) -> None:
-    next(iter(studies.run(TINY, tmp_path)))
-    path = tmp_path / "study.json"
-    kept = json.loads(path.read_text())
-    for name in ("batch", "defense", "protocol"):
-        del kept["rows"][0]["row"][name]
-    for name in ("labels", "guess", "updates", "accuracy"):
-        del kept["rows"][0]["outcome"][name]
-    path.write_text(json.dumps(kept))
-    assert next(iter(studies.run(TINY, tmp_path)))[2]
-
-
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text('{"rows": [1]}')
-    with pytest.raises(OutputError, match="no study"):
+    with pytest.raises(OutputError, match="no file of this version"):
         next(iter(studies.run(TINY, tmp_path)))
     assert (tmp_path / "study.json").read_text() == '{"rows": [1]}'
+
+
+def there(study: studies.Study, folder: Path) -> list[bool]:
+    return [kept for *_, kept in studies.run(study, folder)]
+
+
+def test_studies_in_one_folder_keep_each_others_rows(tmp_path: Path) -> None:
+    one, other = replace(TINY, rows=TINY.rows[:1]), replace(TINY, name="other", rows=TINY.rows[1:])
+    running = studies.run(TINY, tmp_path)
+    next(running)
+    assert there(other, tmp_path) == [False]  # while the first has not ended
+    assert [kept for *_, kept in running] == [True]
+    assert there(one, tmp_path) == there(other, tmp_path) == [True]
+
+
+def test_rows_of_other_files_settings_or_code_are_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    net = "from torch import nn\ndef make(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.Tanh())"
+    Path("mine.py").write_text(net)
+    arrays = {
+        f"{split}_{part}": getattr(small_federation.dataset(), f"{split}_{part}")
+        for split in ("train", "test")
+        for part in ("images", "labels")
+    }
+    np.savez("rows.npz", **arrays)
+    row = studies.Row(model="mine.py:make", data="rows.npz", victims=1, steps=1)
+    study = replace(TINY, rows=(row,))
+    assert [there(study, tmp_path) for _ in range(2)] == [[False], [True]]
+    assert there(replace(study, rows=(replace(row, published="1"),)), tmp_path) == [True]  # which is no result of ours
+    Path("mine.py").write_text(net.replace("Tanh", "ReLU"))
+    assert [there(study, tmp_path) for _ in range(2)] == [[False], [True]]
+    arrays["train_images"][3] += 1
+    np.savez("rows.npz", **arrays)
+    assert [there(study, tmp_path) for _ in range(2)] == [[False], [True]]
+    assert there(replace(study, threshold=0.4), tmp_path) == [False]
+    monkeypatch.setattr(fingerprint, "code", lambda: "another version")
+    assert there(study, tmp_path) == [False]
+    assert len(json.loads(Path("study.json").read_text())["found"]) == 5
+
+
+@pytest.mark.parametrize("name", ["ppp", "cvb", "soteria", "fedkl", "pruned", "labels", "ablation"])
+def test_steps_and_data_are_those_of_every_row(name: str) -> None:
+    for row in studies.BY_NAME[name].rows:
+        changed = row.on(steps=7, data="mnist-5k", victims=3)
+        assert (changed.data, changed.victims, changed.published) == ("mnist-5k", 3, None)
+        makers = [spec.parse("attack", words, presets.BY_NAME) for words in (changed.attack, *changed.tries)]
+        for attack, settings in makers:
+            made = spec.make("attack", changed.attack, presets.BY_NAME, steps=changed.steps)
+            takes = "steps" in inspect.signature(presets.BY_NAME[attack]).parameters
+            assert (settings.get("steps") or changed.steps) == (7 if takes else None)
+            assert not isinstance(made, Search) or made.stop.steps == 7
+        assert row.on(data=row.data, steps=7).published == row.published
+
+
+def test_a_study_has_the_threshold_of_its_paper_unless_another_is_said(tmp_path: Path) -> None:
+    assert {name: study.threshold for name, study in studies.BY_NAME.items() if study.threshold != 0.5} == {"ppp": 0.4}
+    reads = {}
+    for threshold in (1e-6, 1.0):
+        ((_, outcome, _),) = studies.run(replace(TINY, rows=TINY.rows[:1], threshold=threshold), tmp_path)
+        reads[threshold] = outcome.read
+    assert reads == {1e-6: "1 of 1", 1.0: "0 of 1"}
 
 
 def test_the_figure_tells_attacks_apart_by_the_settings_in_which_they_differ(tmp_path: Path) -> None:
@@ -180,18 +232,19 @@ def test_the_figure_tells_attacks_apart_by_the_settings_in_which_they_differ(tmp
         for attack in (f"ig:{short}=joint", f"ig:{short}=known", "unlock")
     )
     found = [(row, outcome) for row, outcome, _ in studies.run(replace(TINY, rows=rows), tmp_path)]
-    draw(found, tmp_path)
+    draw(found, tmp_path, 0.5)
     drawn = (tmp_path / "study.svg").read_text()
     for name in ("fedkl, ig secrets=joint", "fedkl, ig secrets=known", "fedkl, unlock"):
         assert f">{name}<" in drawn
 
 
 def test_the_command_prints_a_table_and_refuses_unknown_names(tmp_path: Path) -> None:
-    words = ["study", "pooling", "--data", "mnist-5k", "--victims", "1", "--steps", "1", "--out", str(tmp_path)]
-    found = CliRunner().invoke(app, words)
+    words = ["study", "pooling", "--data", "mnist-5k", "--victims", "1", "--steps", "1", "--threshold", "0.3"]
+    found = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
     assert found.exit_code == 0, found.output
+    assert "An image is read from an SSIM of 0.3." in found.output
     assert "| `convnet:width=8,pooling=average` | 1 of mnist-5k | 1 |" in found.output
-    assert "29.9 (17.87 on normalised images), width 64" in found.output
+    assert "17.87" not in found.output  # which is published of CIFAR-10
     assert not (tmp_path / "study.svg").exists()  # whose rows differ in their model
     for wrong in (["study", "poling"], ["study", "pooling", "--only", "resnet"]):
         refused = CliRunner().invoke(app, wrong)

@@ -1,15 +1,15 @@
 """What an audit is made of besides model and victims."""
 
-from dataclasses import dataclass, replace
-from typing import get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, get_args
 
 import torch
 
-from dosimeter import checks, clients, engine
+from dosimeter import checks, clients, engine, fingerprint
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import SettingError, unknown
 from dosimeter.servers import Honest, Tamper
-from dosimeter.types import Attack, BatchNorm, Loss, Step, ThreatModel, Way
+from dosimeter.types import Attack, BatchNorm, Loss, Step, ThreatModel, Victims, Way
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +36,17 @@ class Setting:
     def __post_init__(self) -> None:
         for key in ("rounds", "same_client", "workers", "budget"):
             checks.count("An audit", key, getattr(self, key))
+
+    def made(self, victims: Victims, threshold: float) -> dict[str, Any]:
+        """All that makes two audits of a model the same, as plain values, without what only makes them faster."""
+        apart = ("attack", "budget", "compiled", "way", "workers")
+        rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in apart}
+        return {
+            "attack": fingerprint.named(self.attack),
+            "audit": fingerprint.of(rest),
+            "victims": fingerprint.named(victims, f"{len(victims.ids)} of {victims.batch}"),
+            "threshold": threshold,
+        }
 
     def granted(self) -> ThreatModel:
         """The threat model: given, or the least that the attack needs; refused when it grants too little."""

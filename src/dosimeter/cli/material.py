@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dosimeter import clients, data, models, rng, task, trees
+from dosimeter import clients, data, fingerprint, models, rng, task, trees
 from dosimeter.auditing import Capture, Setting
 from dosimeter.errors import ModelError, SettingError
 from dosimeter.types import Gradient, Shape, Step, Victims
@@ -89,7 +89,7 @@ def load(asked: Asked, setting: Setting) -> Material:
     step = _step(asked, setting.step)
     update, said = _update(asked, model, step)
     plain = _plain(step, asked)
-    names = {"model": name, "weights": weights.name, "weights_fingerprint": task.fingerprint(weights)} | said
+    names = {"model": name, "weights": weights.name, "weights_fingerprint": fingerprint.of_file(weights)} | said
     shadows = None
     if dataset is not None and asked.shadows:
         shadows = data.pick(dataset, asked.shadows, batch=asked.batch, seed=asked.seed, split=asked.split)
@@ -118,7 +118,7 @@ def _update(asked: Asked, model: nn.Module, step: Step | None) -> tuple[Gradient
     if isinstance(step, clients.LocalTraining) and asked.guess_local_lr is None:
         update = {name: change / step.lr for name, change in update.items()}
         text += f", divided by {step.lr:g}"
-    return update, {"update": text, "update_fingerprint": task.fingerprint(path)}
+    return update, {"update": text, "update_fingerprint": fingerprint.of_file(path)}
 
 
 def _step(asked: Asked, step: Step | None) -> Step | None:

@@ -1,8 +1,10 @@
 """What audits of all kinds make of their options."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
-from dosimeter import checks, files, metrics, spec
+from dosimeter import checks, files, fingerprint, metrics, spec
 from dosimeter.attacks import AverageOrders, GuessSteps, Search
 from dosimeter.errors import SettingError
 from dosimeter.types import Attack
@@ -26,11 +28,19 @@ def guessing(attack: Attack, steps: str | None, rates: str | None, orders: int |
     )
 
 
-def place(given: Path | None, name: str) -> Path:
-    """The folder that was given, or one under runs/; refused before any work where it cannot be written."""
-    folder = given or Path("runs") / name
+def place(given: Path | None, command: str, **said: object) -> Path:
+    """The folder that was given, or one under runs/ of those words alone; refused before any work if not writable."""
+    folder = given or Path("runs") / "-".join(filter(None, (command, safe(said))))
     files.check_writable(folder)
     return folder
+
+
+def safe(said: Mapping[str, object]) -> str:
+    """A folder's name for what was said: its words, as far as they go, and letters that tell it from all others."""
+    told = {key: value for key, value in said.items() if value is not None}
+    words = "-".join(re.sub(r"[^|]*/", "", word) for word in told.values() if isinstance(word, str) and word != "none")
+    letters = fingerprint.of(told)[:6] if told else ""
+    return "-".join(filter(None, (re.sub(r"[^\w.=+-]", "_", words)[:60], letters)))
 
 
 def gibibytes(budget: float) -> int:

@@ -25,40 +25,42 @@ def study_command(
     victims: Annotated[int | None, typer.Option(min=1, help="Images to attack in every row.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the attack in every row.")] = None,
     data: Annotated[str | None, typer.Option(help="Another data set for every row.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="SSIM from which an image counts as read; by default its paper's, or 0.5.")
+    ] = None,
 ) -> None:
     """Run a study and print its table in Markdown; rows that are in its file already are not run again."""
     with refusals():
         if name not in (*studies.BY_NAME, DENSITIES):
             raise SettingError(unknown("study", name, [*studies.BY_NAME, DENSITIES]))
-        folder = place(out_, f"study-{name}")
+        folder = place(out_, f"study-{name}", data=data, victims=victims, steps=steps, threshold=threshold)
         if name == DENSITIES:
-            if only or data:
+            if only or data or threshold is not None:
                 raise SettingError(
-                    f"The study {DENSITIES!r} has one model and task of its own; leave --only and --data."
+                    f"The study {DENSITIES!r} has one model and task of its own; leave --only, --data and --threshold."
                 )
             _densities(folder, victims or 1000, steps or 400)
             return
         study = studies.BY_NAME[name]
         rows = tuple(
-            replace(row, victims=victims or row.victims, steps=steps or row.steps, data=data or row.data)
-            for row in study.rows
-            if not only or row.model in only
+            row.on(data=data, victims=victims, steps=steps) for row in study.rows if not only or row.model in only
         )
         if not rows:
             raise SettingError(unknown("model of this study", (only or [""])[0], [row.model for row in study.rows]))
-        study = replace(study, rows=rows)
+        study = replace(study, rows=rows, threshold=study.threshold if threshold is None else threshold)
         found = []
         for row, outcome, there in studies.run(study, folder):
             found.append((row, outcome))
             took = "kept from before" if there else f"{outcome.seconds:.0f} s"
             said = ", ".join(cell for cell in study.cells(row, outcome) if cell != "-")
             err.print(escape(f"{len(found)}/{len(rows)} {said} ({took})"), highlight=False, soft_wrap=True)
-    out.print(f"{study.question}\n", markup=False, highlight=False, soft_wrap=True)
+    asked = f"{study.question} An image is read from an SSIM of {study.threshold:g}.\n"
+    out.print(asked, markup=False, highlight=False, soft_wrap=True)
     out.print(studies.as_markdown(study, found), markup=False, highlight=False, soft_wrap=True)
-    draw(found, folder)
+    draw(found, folder, study.threshold)
 
 
-def draw(found: list[tuple[studies.Row, studies.Outcome]], folder: Path) -> None:
+def draw(found: list[tuple[studies.Row, studies.Outcome]], folder: Path, threshold: float) -> None:
     """The rows' mean SSIM as bars, where defense and attack tell the rows apart."""
     attacks = _told_apart([row.attack for row, _ in found])
     bars = {}
@@ -66,7 +68,7 @@ def draw(found: list[tuple[studies.Row, studies.Outcome]], folder: Path) -> None
         bars[", ".join(filter(None, [row.defense, attack, row.trained(outcome.rounds)]))] = outcome.ssim
     if len(bars) == len(found):
         with refusals(), drawing(folder):
-            charts.write_svg(folder / "study.svg", charts.bars(bars, x="mean SSIM", threshold=0.5))
+            charts.write_svg(folder / "study.svg", charts.bars(bars, x="mean SSIM", threshold=threshold))
 
 
 def _told_apart(attacks: list[str]) -> list[str]:

@@ -1,21 +1,19 @@
 """`dosimeter compare` and `dosimeter calibrate`: what defenses hide, and what they cost."""
 
-import json
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import data, defenses, files, spec
+from dosimeter import data, defenses, files, fingerprint, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import Setting, Yardstick
 from dosimeter.cli.console import drawing, err, out, refusals
-from dosimeter.cli.parts import place
+from dosimeter.cli.parts import place, safe
 from dosimeter.cli.train import DATA, MODEL, PROTOCOL
-from dosimeter.errors import OutputError, SettingError
+from dosimeter.errors import SettingError
 from dosimeter.federated import Federation
 from dosimeter.federated.accounting import privacy_words
 from dosimeter.federated.setup import Setup
@@ -48,32 +46,34 @@ def compare_command(
     """Train with each defense and have it meet all attacks made for it: accuracy against privacy."""
     with refusals():
         chosen = {words: spec.joined("defense", words, defenses.BY_NAME) for words in defense}
-        folder = place(out_, f"compare-{Path(model.partition(':')[0]).stem}")
+        folder = place(
+            out_, "compare", model=model, data=data_, protocol=protocol, victims=victims, steps=steps, seeds=seeds,
+            seed=seed, threshold=threshold, trained=trained,
+        )  # fmt: skip
         comparison = _comparison(
             model, data_, protocol, victims=victims, steps=steps, seed=seed, seeds=seeds, threshold=threshold,
             trained=trained,
         )  # fmt: skip
-        said = f"{model} {data_} {protocol} victims {victims} steps {steps} seeds {seeds} from {seed} trained {trained}"
-        said += f" threshold {threshold:g}, accuracy of the best validation loss or the last round"
-        rows = _read(folder / BALANCES, said, Balance._fields, Balance._field_defaults)
-        kept = {row["defense"]: Balance(**row) for row in rows}
+        kept, found = files.Kept(folder / BALANCES, comparison.made), []
         try:
             for words, each in chosen.items():
-                if words not in kept:
-                    kept[words] = comparison.balance(words, each, folder / _safe(words))
-                    _write(folder / BALANCES, said, [balance._asdict() for balance in kept.values()])
-                err.print(escape(f"{words}: {kept[words].verdict}"), highlight=False, soft_wrap=True)
+                key = fingerprint.of(each)
+                if key not in kept.read():
+                    below = folder / safe({"defense": words, "is": key})
+                    kept.add(key, comparison.balance(words, each, below)._asdict())
+                found.append(Balance(**kept.read()[key])._replace(defense=words))
+                err.print(escape(f"{words}: {found[-1].verdict}"), highlight=False, soft_wrap=True)
         except KeyboardInterrupt:
             err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
             raise typer.Exit(130) from None
-        found = [kept[words] for words in chosen]
+        about = f"{model} on {data_}, {protocol}, {victims} victims, {steps} steps, {seeds} seeds from {seed}"
         head, cells = _table(found)
         table = Table(*head, box=None, pad_edge=False)
         for row in cells:
             table.add_row(*map(escape, row))
         out.print(table)
         with drawing(folder):
-            _write_page(folder / PAGE, found, threshold, about=said)
+            _write_page(folder / PAGE, found, threshold, about=f"{about}, {'trained' if trained else 'untrained'}")
     out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
 
 
@@ -97,21 +97,22 @@ def calibrate_command(
     """Find the weakest setting of a defense that stops all attacks made for it, and its accuracy."""
     with refusals():
         made = spec.joined("defense", defense, defenses.BY_NAME)
-        folder = place(out_, f"calibrate-{_safe(defense)}")
+        folder = place(
+            out_, "calibrate", defense=defense, model=model, data=data_, protocol=protocol, victims=victims,
+            steps=steps, vary=vary, seed=seed, threshold=threshold,
+        )  # fmt: skip
         comparison = _comparison(
             model, data_, protocol, victims=victims, steps=steps, seed=seed, seeds=1, threshold=threshold, trained=False
         )
-        said = f"{defense} {model} {data_} victims {victims} steps {steps} seed {seed} threshold {threshold:g} {vary}"
-        kept = {row["value"]: row["success"] for row in _read(folder / STRENGTHS, said, ("value", "success"))}
+        kept = files.Kept(folder / STRENGTHS, comparison.made | {"defense": fingerprint.named(made), "vary": vary})
 
         def keep(setting: str, tried: Tried) -> None:
-            kept[tried.value] = tried.success
-            rows = [{"value": value, "success": success} for value, success in kept.items()]
-            _write(folder / STRENGTHS, said, rows)
+            kept.add(repr(tried.value), tried.success)
             _tell(setting, tried)
 
         try:
-            found = calibrate(comparison, made, allowed=allow, vary=vary, kept=kept, told=keep)
+            done = {float(value): success for value, success in kept.read().items()}
+            found = calibrate(comparison, made, allowed=allow, vary=vary, kept=done, told=keep)
             part, setting, grid = found.strength
             if found.defense is None:
                 raise SettingError(
@@ -119,7 +120,7 @@ def calibrate_command(
                     "join the defense with another one (|) or allow more (--allow)."
                 )
             words = spec.with_setting(defense, part, setting, f"{found.weakest:g}")
-            balance = comparison.balance(words, found.defense, folder / _safe(words))
+            balance = comparison.balance(words, found.defense, folder / safe({"defense": words}))
         except KeyboardInterrupt:
             err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
             raise typer.Exit(130) from None
@@ -205,30 +206,3 @@ def _write_page(path: Path, found: list[Balance], threshold: float, about: str) 
             ("Verdicts", charts.table(("defense", "what was tried"), verdicts)),
         ],
     )
-
-
-def _safe(words: str) -> str:
-    """A folder's name for a defense."""
-    return "".join(c if c.isalnum() or c in "-.=" else "_" for c in words)
-
-
-def _write(path: Path, said: str, rows: list[dict[str, Any]]) -> None:
-    files.replace_json(path, {"program": "dosimeter", "said": said, "found": rows})
-
-
-def _read(
-    path: Path, said: str, fields: Iterable[str], defaults: Mapping[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """Rows of these fields that were found before with the same settings; others are refused."""
-    if not path.is_file():
-        return []
-    try:
-        document = json.loads(path.read_text())
-        rows = [{**(defaults or {}), **row} for row in document["found"]]
-        found = [{name: row[name] for name in fields} for row in rows]
-        was = document["said"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise OutputError(f"{path} is no file of this program; choose another --out.") from None
-    if was != said:
-        raise OutputError(f"{path} was made with other settings ({was}); choose another --out or say the same.")
-    return found

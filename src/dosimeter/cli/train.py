@@ -41,7 +41,7 @@ def train_command(
 ) -> None:
     """Train a federation in this process and report its accuracy, round by round."""
     with refusals():
-        folder = place(out_, f"train-{Path(model.partition(':')[0]).stem}-{protocol.partition(':')[0]}")
+        folder = place(out_, "train", model=model, data=data_, protocol=protocol, defense=defense)
         found: dict[int, Training] = {}
         try:
             for each in range(seed, seed + seeds):
@@ -88,7 +88,10 @@ def follow_command(
     with refusals():
         moments = spec.several("--at", at, int)
         chosen = spec.make("attack", attack, presets.BY_NAME, steps=steps)
-        folder = place(out_, f"follow-{Path(model.partition(':')[0]).stem}-{chosen.name}")
+        folder = place(
+            out_, "follow", model=model, data=data_, protocol=protocol, defense=defense, attack=attack, steps=steps,
+            victims=victims, batch=batch, split=split, threshold=threshold, seed=seed,
+        )  # fmt: skip
         task = Setup(model=model, data=data_, protocol=protocol, defense=defense, seed=seed).federation()
         setting = Setting(attack=chosen, seed=seed, dtype=torch.float32, workers=workers)
         picked = data.pick(task.dataset, victims, batch=batch, seed=seed, split=split)

@@ -2,19 +2,19 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from dosimeter import files
 from dosimeter.data.dataset import Dataset
 from dosimeter.data.download import download
 from dosimeter.data.embedded import EMBEDDED, EMBEDDED_DESCRIPTION, EMBEDDED_PAPERS, EMBEDDED_SUMMARY, read_embedded
 from dosimeter.data.files import LAYOUT, peek, read_npz, write_npz
 from dosimeter.data.folder import read_folder
 from dosimeter.data.sources import SOURCES, Source
-from dosimeter.errors import DataError, OutputError, unknown
+from dosimeter.errors import DataError, unknown
 from dosimeter.types import Shape
 
 Where = Literal["in the package", "folder", "cache", "to download"]
@@ -112,37 +112,13 @@ def _from_cache(path: Path) -> Dataset:
 def _fetch(source: Source, path: Path) -> None:
     """Download and convert; the downloads stay until the result is written, so that a stopped run can go on."""
     downloads = path.with_name(f"{source.name}.downloads")
-    with _alone(path.parent):
+    with files.alone(path.parent, instead="folder: set DOSIMETER_CACHE"):  # two would write the same partial file
         if path.is_file():  # somebody else fetched it while we waited
             return
         for file in source.files:
             download(source.url(file), downloads / file.name, file.md5, title=source.name)
         write_npz(path, source.dataset([downloads / file.name for file in source.files]))
         shutil.rmtree(downloads, ignore_errors=True)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold a folder against other processes, where the system can: two of them would write the same partial file."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"Cannot write {folder}: {error.strerror}; set DOSIMETER_CACHE to a folder you can write."
-        ) from error
-    handle = None
-    try:
-        import fcntl
-
-        handle = os.open(folder, os.O_RDONLY)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    except (ImportError, OSError):
-        pass  # Windows and some network drives have no such lock; checksums still guard the result
-    try:
-        yield
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
 def _own_folder(folder: str | Path | None) -> Path | None:

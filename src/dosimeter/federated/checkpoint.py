@@ -9,7 +9,6 @@ left by a program that was killed in between, are dropped.
 """
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from dosimeter import files
-from dosimeter.errors import DataError, OutputError
+from dosimeter.errors import DataError
 from dosimeter.federated.federation import Federation, State
 
 HISTORY, ROUND, MODEL = "training.json", "round.safetensors", "model.safetensors"
@@ -40,7 +39,7 @@ def write_checkpoint(folder: Path, federation: Federation, at: Checkpoint) -> No
     for kind, clients in (("private", at.private), ("optimiser", at.optimisers)):
         for client, state in clients.items():
             tensors |= {f"{kind} {client}/{name}": tensor for name, tensor in state.items()}
-    document = {"program": "dosimeter", "training": settings(federation), "rounds": at.history}
+    document = {"program": "dosimeter", "training": federation.made, "rounds": at.history}
     files.replace_json(folder / HISTORY, document)
     files.replace(folder / ROUND, save(_copies(tensors), {"round": str(at.done)}))
     files.replace(folder / MODEL, save(_copies(at.state)))
@@ -51,12 +50,7 @@ def read_checkpoint(folder: Path, federation: Federation) -> Checkpoint | None:
     if not (folder / HISTORY).is_file():
         return None
     document = read_history(folder)
-    was, now = document["training"], settings(federation)
-    if was != now:
-        other = sorted(key for key in {*was, *now} if was.get(key) != now.get(key))
-        raise OutputError(
-            f"{str(folder)!r} holds a training with another {', '.join(other)}; choose another --out or say the same."
-        )
+    files.check_same(folder, document["training"], federation.made)
     if not (folder / ROUND).is_file():
         return None
     try:
@@ -90,17 +84,6 @@ def read_history(folder: Path) -> dict[str, Any]:
         raise DataError(f"{folder / HISTORY} is no training of this program; choose another --out.") from None
     found: dict[str, Any] = document
     return found
-
-
-def settings(federation: Federation) -> dict[str, Any]:
-    """What makes two trainings the same, as plain values."""
-    return {
-        "protocol": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(federation.protocol).items()},
-        "defense": repr(federation.defense),
-        "data": federation.dataset.fingerprint,
-        "model": federation.fingerprint,
-        "seed": federation.seed,
-    }
 
 
 def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,16 +1,16 @@
 """What server and clients agree on before the first round: model, data, protocol, defense and seed."""
 
 import copy
-import hashlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dosimeter import fingerprint
 from dosimeter.data import Dataset, partition
 from dosimeter.data.partition import Places
 from dosimeter.defenses import Defense, NoDefense
@@ -127,13 +127,17 @@ class Federation:
         return bool(self.private) or self.keyed
 
     @cached_property
-    def fingerprint(self) -> str:
-        """Of the weights that training begins with: the first 16 hex digits of a sha256."""
-        digest = hashlib.sha256()
-        for name, tensor in self.initial().items():
-            digest.update(f"{name} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.numpy().tobytes())
-        return digest.hexdigest()[:16]
+    def made(self) -> dict[str, Any]:
+        """All that makes two trainings the same, as plain values that people can read."""
+        return {
+            "protocol": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.protocol).items()},
+            "defense": fingerprint.named(self.defense),
+            "data": f"{self.dataset.name} {self.dataset.fingerprint}",
+            "model": fingerprint.named(self.model),
+            "loss": fingerprint.named(self.loss),
+            "seed": self.seed,
+            "code": fingerprint.code(),
+        }
 
     def prepare(self) -> None:
         """Compute once what threads would otherwise compute at the same time."""

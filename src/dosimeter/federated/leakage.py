@@ -1,18 +1,16 @@
 """What a training leaks on its way: the same victims attacked at chosen rounds (Bayes, Fig. 2; IG, Sec. 5)."""
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dosimeter import files
+from dosimeter import files, fingerprint
 from dosimeter.auditing import Result, Setting, Yardstick, perform
 from dosimeter.auditing.job import Job
-from dosimeter.errors import DataError, OutputError, SettingError
+from dosimeter.errors import SettingError
 from dosimeter.federated.accounting import privacy
 from dosimeter.federated.audited import as_audited
-from dosimeter.federated.checkpoint import settings
 from dosimeter.federated.federation import Federation, State
 from dosimeter.federated.training import Training, score, train
 from dosimeter.servers import Tamper
@@ -51,32 +49,32 @@ def follow(
         raise SettingError(
             f"Training has {federation.protocol.rounds} rounds, so there is no round {beyond[0]} to audit."
         )
-    folder = Path(folder)
-    said = settings(federation) | {"attack": repr(setting.attack), "victims": list(victims.ids)}
-    said["threshold"] = yardstick.threshold
-    kept, wanted = _read(folder / POINTS, said), set(at)
+    folder, wanted = Path(folder), set(at)
+    kept = files.Kept(folder / POINTS, federation.made | setting.made(victims, yardstick.threshold))
+    keys = {fingerprint.of(server): server for server in servers}
 
     def look(done: int, state: State, private: dict[int, State]) -> None:
-        there = {point["server"] for point in kept if point["round"] == done}
-        missing = [server for server in servers if done in wanted and server.name not in there]
-        if not missing:
+        there = kept.read()
+        missing = {f"{done} {key}": server for key, server in keys.items() if f"{done} {key}" not in there}
+        if done not in wanted or not missing:
             return
         defense = as_audited(federation, Training(state, private, []))
         accuracy = score(federation, state, private, done)
-        for server in missing:
+        for key, server in missing.items():
             each = replace(setting, defense=defense, server=server)
             result = perform(federation.model, victims, each, yardstick, names=names, progress=progress)
             norms = update_norms(federation, victims, each)
             about = {"round": done, "server": server.name, "accuracy": accuracy["accuracy"]}
-            kept.append(about | privacy(federation, done) | point_of(result, norms))
-            _write(folder / POINTS, said, kept)
+            kept.add(key, about | privacy(federation, done) | point_of(result, norms))
 
+    kept.read()  # which refuses another's before any work
     trained = train(federation, folder=folder / "training", tested=at, watch=look, workers=workers, progress=progress)
     last = len(trained.history)
     if missed := sorted(round_ for round_ in at if round_ > last):
         wanted.add(last)
         look(last, trained.state, trained.private)
-    points = [point | {"instead_of": missed} if missed and point["round"] == last else point for point in kept]
+    found = kept.read().values()
+    points = [point | {"instead_of": missed} if missed and point["round"] == last else point for point in found]
     return sorted(points, key=lambda point: (point["round"], point["server"]))
 
 
@@ -118,23 +116,3 @@ def update_norms(federation: Federation, victims: Victims, setting: Setting) -> 
         seen = job.observe(job.target, victims.take(slice(first, first + 8)))[0].gradient
         norms += sum(g.flatten(1).square().sum(1) for g in seen.values()).sqrt().tolist()  # type: ignore[union-attr]
     return norms
-
-
-def _write(path: Path, said: dict[str, Any], points: list[Point]) -> None:
-    files.replace_json(path, {"program": "dosimeter", "said": said, "points": points})
-
-
-def _read(path: Path, said: dict[str, Any]) -> list[Point]:
-    """The audits that were done before with the same settings; others are refused."""
-    if not path.is_file():
-        return []
-    try:
-        document = json.loads(path.read_text())
-        was, points = document["said"], document["points"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise DataError(f"{path} is no file of this program; choose another --out.") from None
-    other = sorted(key for key in {*was, *said} if was.get(key) != said.get(key))
-    if other:
-        raise OutputError(f"{path} was made with another {', '.join(other)}; choose another --out or say the same.")
-    found: list[Point] = points
-    return found

@@ -3,10 +3,11 @@
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dosimeter import checks
+from dosimeter import checks, fingerprint
 from dosimeter.auditing import Result, Setting, Yardstick, audit_panel, conclude
 from dosimeter.defenses import Chain, Defense, NoDefense, parts
 from dosimeter.errors import SettingError, unknown
@@ -48,6 +49,13 @@ class Comparison:
     """Whether the trained model is attacked; the untrained one otherwise, which leaks most."""
     _audits: dict[tuple[str, int], Result] = field(default_factory=dict, repr=False, compare=False)
 
+    @cached_property
+    def made(self) -> dict[str, Any]:
+        """All that makes two comparisons the same, as plain values; defenses are what is compared."""
+        task = {key: value for key, value in self.federation(self.setting.seed).made.items() if key != "defense"}
+        audit = self.setting.made(self.victims, self.yardstick.threshold)
+        return task | audit | {"steps": self.steps, "seeds": self.seeds, "trained": self.trained}
+
     def balance(self, name: str, defense: Defense, folder: str | Path | None = None) -> Balance:
         """Train with the defense, then have it meet its whole panel of attacks."""
         trainings = []
@@ -74,7 +82,7 @@ class Comparison:
 
     def audit(self, task: Federation, at: Training) -> Result:
         """Every attack made for the defense on the victims' updates at this moment; an audit is not done twice."""
-        key = (repr(task.defense), len(at.history))
+        key = (fingerprint.of(task.defense), len(at.history))
         if key not in self._audits:
             setting = replace(self.setting, defense=as_audited(task, at))
             trials = audit_panel(task.model, self.victims, setting, self.yardstick, steps=self.steps)

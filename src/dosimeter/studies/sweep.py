@@ -1,20 +1,21 @@
 """A study: audits that differ in one thing, run in turn, each kept as soon as it is done."""
 
-import json
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dosimeter import defenses, federated, files, spec
+from torch import nn
+
+from dosimeter import defenses, federated, files, fingerprint, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import audit
-from dosimeter.data import pick
+from dosimeter.data import Dataset, pick
 from dosimeter.defenses import Defense
-from dosimeter.errors import OutputError
 from dosimeter.federated import Federation, Protocol, as_audited, train
 from dosimeter.federated.training import score
-from dosimeter.task import Task, load_task
+from dosimeter.task import load_task
 from dosimeter.types import Attack, Victims
 
 SHADOWS = 8
@@ -38,6 +39,22 @@ class Row:
     seed: int = 0
     tries: tuple[str, ...] = ()  # attacks of which the best on shadow images takes the attack's place
     published: str | None = None
+
+    def on(self, *, data: str | None = None, victims: int | None = None, steps: int | None = None) -> "Row":
+        """The same with other data, victims or steps of its attacks; what is published is of the paper's data."""
+
+        def stepped(words: str) -> str:
+            return re.sub(r"\bsteps=\d+", f"steps={steps}", words) if steps else words
+
+        return replace(
+            self,
+            data=data or self.data,
+            victims=victims or self.victims,
+            steps=self.steps and (steps or self.steps),  # None where the attack's words have them or it takes none
+            attack=stepped(self.attack),
+            tries=tuple(map(stepped, self.tries)),
+            published=self.published if data in (None, self.data) else None,
+        )
 
     def training(self) -> Protocol | None:
         return spec.make("protocol", self.protocol, federated.BY_NAME) if self.protocol else None
@@ -63,7 +80,7 @@ class Outcome(NamedTuple):
     labels: str | None = None
     guess: float | None = None  # the share of labels that an even guess gets
     updates: str | None = None  # those with all labels right
-    chosen: str | None = None  # the attack that was best on shadow images
+    chosen: str | None = None  # the attack; of several the one that was best on shadow images
     accuracy: float | None = None  # of a trained model
     rounds: int | None = None  # that it was trained for
 
@@ -97,6 +114,8 @@ class Study:
     name: str
     question: str
     rows: tuple[Row, ...]
+    threshold: float = 0.5
+    """SSIM from which an image counts as read, by the paper of the study; CVB's where that has none."""
     columns: tuple[str, ...] = (
         "model",
         "data",
@@ -115,20 +134,20 @@ class Study:
 def run(study: Study, folder: str | Path) -> Iterator[tuple[Row, Outcome, bool]]:
     """Every row with its outcome, in turn, and whether it was there already from a run with the same settings.
 
-    The file `study.json` is replaced after every row, so that a run that was stopped goes on where it was.
+    The file `study.json` has each as soon as it is done, so that a run that was stopped goes on where it was. Several
+    studies and processes may share it, for a row is there only where model, data, parts and program are the same.
     """
-    path = Path(folder) / "study.json"
     files.check_writable(folder)
-    kept = _read(path)
+    kept = files.Kept(Path(folder) / "study.json", {})
     trained: dict[str, Trained] = {}
     for row in study.rows:
-        key = _key(row)
-        there = key in kept
+        case = _case(row, study.threshold)
+        key = fingerprint.of([case, fingerprint.code()])
+        there = key in kept.read()
         if not there:
-            kept[key] = _audit(row, trained)._asdict()
-            rows = list(map(_entry, kept.items()))
-            files.replace_json(path, {"study": study.name, "question": study.question, "rows": rows})
-        yield row, Outcome(**kept[key]), there
+            outcome = _audit(case, trained)._asdict()
+            kept.add(key, {"study": study.name, "row": asdict(row), "threshold": study.threshold, "outcome": outcome})
+        yield row, Outcome(**kept.read()[key]["outcome"]), there
 
 
 def as_markdown(study: Study, found: list[tuple[Row, Outcome]]) -> str:
@@ -148,21 +167,48 @@ class Trained(NamedTuple):
     rounds: int
 
 
-def _audit(row: Row, trained: dict[str, Trained]) -> Outcome:
-    """`trained` has what the row before was trained to, which rows that differ in their attack alone share."""
+class Case(NamedTuple):
+    """All that the outcome of a row depends on."""
+
+    model: nn.Module
+    dataset: Dataset
+    victims: Victims
+    defense: Defense
+    protocol: Protocol | None
+    attacks: dict[str, Attack]  # by their words: the row's own, or those of which one is chosen
+    split: str
+    seed: int
+    threshold: float
+
+
+def _case(row: Row, threshold: float) -> Case:
     defense: Defense = spec.joined("defense", row.defense, defenses.BY_NAME)
+    attacks = {
+        words: spec.make("attack", words, presets.BY_NAME, steps=row.steps) for words in row.tries or (row.attack,)
+    }
+    protocol = row.training()
     task = load_task(row.model, row.data, row.victims, seed=row.seed, batch=row.batch, split=row.split, size=row.size)
-    accuracy = rounds = None
-    if protocol := row.training():
-        same = f"{row.model} {row.data} {row.defense} {row.protocol} {row.size} {row.seed}"
+    model, dataset, victims, _ = task
+    return Case(model, dataset, victims, defense, protocol, attacks, row.split, row.seed, threshold)
+
+
+def _audit(case: Case, trained: dict[str, Trained]) -> Outcome:
+    """`trained` has what the row before was trained to, which rows that differ in their attack alone share."""
+    defense, accuracy, rounds = case.defense, None, None
+    if case.protocol:
+        whole = Federation(
+            model=case.model, dataset=case.dataset, protocol=case.protocol, defense=defense, seed=case.seed
+        )
+        same = fingerprint.of(whole.made)
         if same not in trained:
-            found = _train(task, row, defense, protocol)
+            found = _train(whole)
             trained.clear()
             trained[same] = found
         defense, accuracy, rounds = trained[same]
-    chosen = _tune(task, row, defense) if row.tries else None
-    attack = _attack(chosen or row.attack, row)
-    result = audit(task.model, task.victims, attack=attack, defense=defense, seed=row.seed, names=task.names)
+    chosen = _tune(case, defense) if len(case.attacks) > 1 else next(iter(case.attacks))
+    result = audit(
+        case.model, case.victims, attack=case.attacks[chosen], defense=defense, seed=case.seed, threshold=case.threshold
+    )
     scores, blind = result.scores["scores"], result.scores["baseline"]
     labels = result.scores.get("labels")
     return Outcome(
@@ -181,26 +227,21 @@ def _audit(row: Row, trained: dict[str, Trained]) -> Outcome:
     )
 
 
-def _attack(words: str, row: Row) -> Attack:
-    return spec.make("attack", words, presets.BY_NAME, steps=row.steps)
-
-
-def _tune(task: Task, row: Row, defense: Defense) -> str:
-    """Of the row's attacks the one with the highest PSNR on images of the attacker's own, never on victims."""
-    many = pick(task.dataset, SHADOWS + row.victims, seed=row.seed + 1, split=row.split)
-    private = set(task.victims.indices.flatten().tolist())
+def _tune(case: Case, defense: Defense) -> str:
+    """Of the attacks the one with the highest PSNR on images of the attacker's own, never on victims."""
+    many = pick(case.dataset, SHADOWS + len(case.victims.ids), seed=case.seed + 1, split=case.split)
+    private = set(case.victims.indices.flatten().tolist())
     free = [at for at, place in enumerate(many.indices[:, 0].tolist()) if place not in private][:SHADOWS]
     images, labels, indices = (values[free] for values in many[:3])
     shadows = Victims(images, labels, indices, tuple(many.ids[at] for at in free))
     found = {}
-    for words in row.tries:
-        result = audit(task.model, shadows, attack=_attack(words, row), defense=defense, seed=row.seed + 1)
+    for words, attack in case.attacks.items():
+        result = audit(case.model, shadows, attack=attack, defense=defense, seed=case.seed + 1)
         found[words] = result.scores["scores"]["psnr"]["mean"]
     return max(found, key=lambda words: found[words])
 
 
-def _train(task: Task, row: Row, defense: Defense, protocol: Protocol) -> Trained:
-    whole = Federation(model=task.model, dataset=task.dataset, protocol=protocol, defense=defense, seed=row.seed)
+def _train(whole: Federation) -> Trained:
     done = train(whole, tested=())  # which round is the last is not known before
     rounds = len(done.history)
     return Trained(as_audited(whole, done), score(whole, done.state, done.private, rounds)["accuracy"], rounds)
@@ -208,28 +249,3 @@ def _train(task: Task, row: Row, defense: Defense, protocol: Protocol) -> Traine
 
 def _count(rate: dict[str, Any]) -> str:
     return f"{rate['hits']:,} of {rate['of']:,}"
-
-
-def _key(row: Row) -> str:
-    return json.dumps(asdict(row), sort_keys=True)
-
-
-def _tuples(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
-
-
-def _entry(item: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    return {"row": json.loads(item[0]), "outcome": item[1]}
-
-
-def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """Outcomes by row, of a study that was begun before."""
-    if not path.is_file():
-        return {}
-    try:
-        rows = json.loads(path.read_text())["rows"]
-        # Older files say less, and JSON has lists for tuples.
-        kept = [(Row(**_tuples(entry["row"])), Outcome(**entry["outcome"])) for entry in rows]
-        return {_key(row): outcome._asdict() for row, outcome in kept}
-    except (ValueError, KeyError, TypeError) as error:
-        raise OutputError(f"{path} is no study of this program ({error}); delete it or give another --out.") from error

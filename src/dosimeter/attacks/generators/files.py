@@ -1,6 +1,5 @@
 """A trained generator as one safetensors file, with what made it in the file's metadata."""
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from dosimeter import files
+from dosimeter import files, fingerprint
 from dosimeter.attacks.generators.latent import Generator
 from dosimeter.attacks.generators.network import Network
 from dosimeter.errors import ModelError, OutputError, SettingError
@@ -46,7 +45,7 @@ def load_generator(place: str | Path) -> Generator:
     if not path.is_file():
         raise ModelError(f"There is no generator {str(path)!r}; {HOW}.")
     try:
-        fingerprint = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        digest = fingerprint.of_file(path)
         with safe_open(path, "pt") as file:
             about: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
@@ -59,7 +58,7 @@ def load_generator(place: str | Path) -> Generator:
         raise ModelError(f"{path} holds no generator, expected the format {FORMAT!r} in its metadata; {HOW}.")
     network, latent, shape = _rebuilt(path, about, tensors)
     return Generator(
-        network=network.eval().requires_grad_(False), latent=latent, shape=shape, name=f"{path.name} {fingerprint}"
+        network=network.eval().requires_grad_(False), latent=latent, shape=shape, name=f"{path.name} {digest}"
     )
 
 
