@@ -356,7 +356,7 @@ REFUSALS = [
     (("--model", "convnet:width"), "key=value", "'width'"),
     (("--model", "convnet:width=8,width=9"), "given twice", "'width'"),
     (("--model", "convnet:width=0"), "cannot be built with width=0", "no entries"),
-    (("--model", "convnet:width=-2"), "cannot be built with width=-2", ""),
+    (("--model", "convnet:width=-2"), "needs width of at least 0", "got -2"),
     (("--model", "cnn-bayes:hidden=8+x"), "expects a whole number", "'x'"),
     (("--model", "resnet18:depth=19"), "depth of 18, 20", "19"),
     (("--batch-norm", "batch"), "The model has no batch norm", "--batch-norm batch"),
@@ -385,10 +385,10 @@ REFUSALS = [
     (("--step", "clipped"), "needs a value of 'bound'", "clipped:bound="),
     (("--guess-local-steps", "1+2"), "nothing to guess", "one gradient"),
     (("--step", "local", "--average-orders", "4"), "where clients shuffle", "shuffle=true"),
-    (("--step", "local:shuffle=true", "--average-orders", "0"), "at least 1 order", "0"),
+    (("--step", "local:shuffle=true", "--average-orders", "0"), "draws of at least 1", "0"),
     (("--average-orders", "2", "--guess-local-steps", "1"), "choose one of them", ""),
     (("--step", "local", "--guess-local-steps", "1,2"), "expects a whole number", "'1,2'"),
-    (("--step", "local", "--guess-local-steps", "0+1"), "from 1 on", ""),
+    (("--step", "local", "--guess-local-steps", "0+1"), "of at least 1", "got 0"),
     (("--step", "local", "--guess-local-lr", "much"), "expects a number", "'much'"),
     (("--data", "mnist-5"), "Unknown data set 'mnist-5'", "mnist-5k"),
     (("--data", "absent.npz"), "absent.npz", ""),
@@ -397,7 +397,7 @@ REFUSALS = [
     (("--victims", "9000"), "9000 images", "4000"),
     (("--victims", "0"), "at least 1", "got 0"),
     (("--victims", "3", "--batch", "2000"), "6000 images (3 batches of 2000)", "4000"),
-    (("--steps", "0"), "at least 1 step", "got 0"),
+    (("--steps", "0"), "steps of at least 1", "got 0"),
     (("--split", "trian"), "Unknown split", "'train'"),
     (("--model", "absent.py:make"), "no file 'absent.py'", ""),
     (("--model", "mine.py:mak_model"), "Did you mean 'make_model'", ""),
@@ -444,7 +444,7 @@ def test_bad_input_gets_one_clear_line_and_writes_nothing(
     assert sorted(p.name for p in here.iterdir()) == before
 
 
-DIVERGING = ("--attack", "ig:by=descent,signed=false,box=false,lr=1e38")
+DIVERGING = ("--attack", "ig:by=descent,box=false,lr=1e38")
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,10 @@ def share(owner: str, key: str, value: float | None, *, zero: bool = True, one: 
     _require(owner, key, value, span, inside)
 
 
-def count(owner: str, key: str, value: int | None, least: int = 1) -> None:
-    """A whole number from `least` on."""
-    whole = value is None or (hasattr(value, "__index__") and value >= least)
-    _require(owner, key, value, f"of at least {least}", whole)
+def count(owner: str, key: str, value: int | None, least: int = 1, most: float = math.inf) -> None:
+    """A whole number from `least` on, or up to `most`."""
+    whole = value is None or (hasattr(value, "__index__") and least <= value <= most)
+    _require(owner, key, value, f"of at least {least}" if most == math.inf else f"of {least} to {most}", whole)
 
 
 def _require(owner: str, key: str, value: float | None, span: str, inside: bool = True) -> None:

@@ -124,10 +124,10 @@ def test_progress_rises_to_the_whole_and_an_interrupt_ends_all_searches() -> Non
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"guesses": ()}, "numbers of local steps from 1 on"),
-        ({"guesses": (0, 1)}, "numbers of local steps from 1 on"),
+        ({"guesses": ()}, "numbers of local steps or learning rates to try, got none"),
+        ({"guesses": (0, 1)}, "numbers of local steps of at least 1, got 0"),
         ({"rates": (-0.1,)}, "learning rates above 0"),
-        ({"trial": 0}, "at least 1 step"),
+        ({"trial": 0}, "trial of at least 1, got 0"),
     ],
 )
 def test_guesses_that_cannot_be_are_refused(settings: dict[str, Any], says: str) -> None:

@@ -59,7 +59,7 @@ def test_clients_that_do_not_shuffle_are_refused() -> None:
     for step in (None, replace(TRAINING, shuffle=False), clients.ClippedGradient(bound=1.0)):
         with pytest.raises(SettingError, match="where clients shuffle"):
             attack.check(replace(task, step=step), BATCH)
-    with pytest.raises(SettingError, match="at least 1 order"):
+    with pytest.raises(SettingError, match="draws of at least 1"):
         replace(attack, draws=0)
     blind = attack.blind()(task, [seen], seed=0)
     assert torch.equal(blind.images, SEARCH.blind()(task, [seen], seed=0).images)

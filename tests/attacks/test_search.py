@@ -120,7 +120,7 @@ def test_each_victim_stops_on_its_own_at_the_target() -> None:
 
 def test_patience_stops_a_search_that_no_longer_falls() -> None:
     target, seen = six()
-    search = replace(presets.inverting_gradients(steps=300, patience=7, box=False), optimiser=optimisers.Adam(lr=0.0))
+    search = replace(presets.inverting_gradients(steps=300, patience=7, box=False), optimiser=optimisers.Adam(lr=1e-99))
     found = run(search, target, seen)
     assert found.stopped == ("patience",) * 6
     assert found.steps.tolist() == [7] * 6

@@ -20,7 +20,7 @@ from dosimeter.reports.page import render
 from dosimeter.types import Attack, Gradient, Observation, Reconstruction, Target, Victims, Watch
 
 SHAPE = (1, 6, 6)
-DIVERGING = dm.presets.inverting_gradients(steps=3, by="descent", signed=False, box=False, lr=1e38)
+DIVERGING = dm.presets.inverting_gradients(steps=3, by="descent", box=False, lr=1e38)
 ZERO = dm.defenses.Pruning(ratio=1.0)
 
 
@@ -37,7 +37,8 @@ def victims(n: int = 2, batch: int = 1) -> Victims:
 
 
 def audited(attack: Attack, defense: dm.Defense | None = None, batch: int = 1) -> dm.Result:
-    return dm.audit(small_model(), victims(batch=batch), attack=attack, defense=defense, progress=False)
+    names = {"model": "small", "data": "noise", "channel": "the update as it is"}
+    return dm.audit(small_model(), victims(batch=batch), attack=attack, defense=defense, names=names, progress=False)
 
 
 def captured(attack: Attack, scale: float) -> dm.Captured:

@@ -221,11 +221,11 @@ def test_steps_and_epochs_are_counted_as_a_data_loader_does() -> None:
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        ({"steps": 0}, "at least 1 step"),
-        ({"steps": None, "epochs": 0}, "at least 1 epoch"),
+        ({"steps": 0}, "steps of at least 1"),
+        ({"steps": None, "epochs": 0}, "epochs of at least 1"),
         ({"steps": None}, "steps or epochs, one of them"),
         ({"epochs": 2}, "steps or epochs, one of them"),
-        ({"batch_size": 0}, "at least 1 image a batch"),
+        ({"batch_size": 0}, "batch_size of at least 1"),
         ({"lr": 0.0}, "learning rate above 0"),
         ({"lr": -1.0}, "learning rate above 0"),
         ({"lr": math.nan}, "learning rate above 0"),
@@ -240,13 +240,13 @@ def test_local_training_that_cannot_be_is_refused(bad: dict[str, Any], says: str
 @pytest.mark.parametrize(
     ("rule", "bad", "says"),
     [
-        (SGD, {"momentum": 1.0}, "momentum from 0 on and below 1"),
-        (SGD, {"momentum": -0.1}, "momentum from 0 on and below 1"),
+        (SGD, {"momentum": 1.0}, r"momentum in \[0, 1\)"),
+        (SGD, {"momentum": -0.1}, r"momentum in \[0, 1\)"),
         (SGD, {"nesterov": True}, "momentum above 0"),
         (SGD, {"weight_decay": -1.0}, "weight decay of at least 0"),
         (SGD, {"weight_decay": math.inf}, "weight decay of at least 0"),
-        (Adam, {"beta1": 1.0}, "beta1 from 0 on"),
-        (Adam, {"beta2": math.nan}, "beta2 from 0 on"),
+        (Adam, {"beta1": 1.0}, r"beta1 in \[0, 1\)"),
+        (Adam, {"beta2": math.nan}, r"beta2 in \[0, 1\)"),
         (Adam, {"eps": 0.0}, "eps above 0"),
         (Adam, {"weight_decay": -1.0}, "weight decay of at least 0"),
     ],

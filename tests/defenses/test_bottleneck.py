@@ -125,10 +125,8 @@ def test_the_draw_is_the_clients_and_the_rest_of_the_model_is_kept(defense: Defe
 @pytest.mark.parametrize(
     ("defense", "says"),
     [
-        (Precode(position=0), "position 1 to 3, got 0"),
         (Precode(position=4), "position 1 to 3, got 4"),
         (Precode(before="nowhere"), "nowhere"),
-        (Cvb(position=0), "position 1 to 3, got 0"),
         (Cvb(position=4), "position 1 to 3, got 4"),
     ],
     ids=repr,

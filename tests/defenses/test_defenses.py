@@ -325,7 +325,7 @@ def test_what_changes_no_gradient_may_stand_before_dp_sgd(before: Defense) -> No
         (lambda: d.LaplaceNoise(scale=float("inf")), "at least 0, got inf"),
         (lambda: d.Pruning(ratio=1.5), r"in \[0, 1\], got 1.5"),
         (lambda: d.RandomPruning(rate=-0.1), r"in \[0, 1\], got -0.1"),
-        (lambda: d.Quantisation(bits=1), "2 to 16 bits, got 1"),
+        (lambda: d.Quantisation(bits=1), "bits of 2 to 16, got 1"),
         (lambda: d.DpSgd(clip=0.0), "above 0, got 0"),
         (lambda: d.DpSgd(sigma=-1.0), "at least 0, got -1"),
         (lambda: d.DpSgd(rate=0.0), "sampling rate"),
@@ -341,6 +341,8 @@ def test_what_changes_no_gradient_may_stand_before_dp_sgd(before: Defense) -> No
         (lambda: d.DpSgd().on_model(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), SHAPE), "group norm"),
         (lambda: d.Precode(k=99).on_model(network(), SHAPE), "wider than the 12 numbers"),
         (lambda: d.Precode(k=0), "at least 1, got 0"),
+        (lambda: d.Precode(position=0), "position of at least 1, got 0"),
+        (lambda: d.Cvb(position=(1, 0)), "position of at least 1, got 0"),
         (lambda: d.Cvb(beta=-1.0), "at least 0, got -1"),
     ],
 )

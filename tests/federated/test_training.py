@@ -394,7 +394,7 @@ def test_the_papers_protocols_are_as_printed() -> None:
         ({"steps": 3}, "epochs or steps"),
         ({"lr": math.nan}, "learning rate"),
         ({"optimiser": "adam", "momentum": 0.9}, "no setting momentum"),
-        ({"optimiser": "sgd", "momentum": 1.0}, "Momentum"),
+        ({"optimiser": "sgd", "momentum": 1.0}, "a momentum in"),
         ({"patience": 3}, "validation share"),
         ({"validation": 1.0}, "validation"),
         ({"central": True}, "1 client"),

@@ -214,6 +214,8 @@ def test_what_cannot_be_tampered_with_is_refused() -> None:
     ):
         with pytest.raises(SettingError, match="at least 1"):
             make_bad()
+    with pytest.raises(SettingError, match=f"leaves the classifier's {CLASSES} rows in place"):
+        send(servers.PermutedRows(shift=2 * CLASSES), make())
 
 
 def test_a_model_that_is_only_a_classifier_can_be_concatenated() -> None:

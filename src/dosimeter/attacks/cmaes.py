@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dosimeter import checks
 from dosimeter.errors import SettingError
 from dosimeter.rng import numpy_stream
 
@@ -41,10 +42,8 @@ class CMAES:
     sigma: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.population < 4 or not self.sigma > 0:
-            raise SettingError(
-                f"CMA-ES needs a population of at least 4 and a sigma above 0, got {self.population} and {self.sigma}."
-            )
+        checks.count("CMA-ES", "a population", self.population, least=4)
+        checks.positive("CMA-ES", "a sigma", self.sigma)
 
     def init(self, x: Tensor) -> Strategies:
         rows = x.detach().cpu().double().flatten(1).numpy()

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dosimeter import checks
 from dosimeter.attacks.likelihoods import Gaussian, Interval, Laplace, Likelihood, Pruned, SquaredL2
 from dosimeter.engine import Products
 from dosimeter.errors import SettingError, unknown
@@ -52,6 +53,7 @@ class Zeroed:
     def __post_init__(self) -> None:
         if self.by not in ("rate", "places"):
             raise SettingError(unknown("way to drop entries", self.by, ("rate", "places")))
+        checks.positive("A density", "a sigma", self.sigma)
 
     def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
         gone = observed == 0

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad
 
-from dosimeter import rng
+from dosimeter import checks, rng
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.analytic.certificate import INTERRUPTED, NOT_DETERMINED, RECOVERED, ROUNDING, blank
 from dosimeter.attacks.analytic.first_layer import SEARCH, in_double
@@ -60,6 +60,10 @@ class Features:
     labels: labels_.Labels = labels_.FromLastLayer()
     steps: int = 20
     inner: int = 200
+
+    def __post_init__(self) -> None:
+        checks.count("The attack 'features'", "steps", self.steps, least=0)
+        checks.count("The attack 'features'", "inner", self.inner)
 
     def needs(self) -> ThreatModel:
         return ThreatModel(labels=self.labels.granted, defense=False)

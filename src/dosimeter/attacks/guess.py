@@ -10,6 +10,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from dosimeter import checks
 from dosimeter.attacks import likelihoods
 from dosimeter.attacks.labels import usable
 from dosimeter.attacks.search import Search
@@ -45,13 +46,13 @@ class GuessSteps:
     """Steps of a short search."""
 
     def __post_init__(self) -> None:
-        if not (self.guesses or self.rates) or min(self.guesses, default=1) < 1 or min(self.rates, default=1) <= 0:
-            raise SettingError(
-                "Guessing needs numbers of local steps from 1 on or learning rates above 0, got "
-                f"{self.guesses} and {self.rates}."
-            )
-        if self.trial < 1:
-            raise SettingError(f"A guess is tried for at least 1 step, got {self.trial}.")
+        if not (self.guesses or self.rates):
+            raise SettingError("Guessing needs numbers of local steps or learning rates to try, got none.")
+        for steps in self.guesses:
+            checks.count("Guessing", "numbers of local steps", steps)
+        for rate in self.rates:
+            checks.positive("Guessing", "learning rates", rate)
+        checks.count("Guessing", "steps of a trial", self.trial)
 
     @property
     def name(self) -> str:

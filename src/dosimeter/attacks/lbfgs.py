@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from dosimeter import checks
 from dosimeter.errors import SettingError, unknown
 
 CURVED = 1e-10
@@ -76,11 +77,11 @@ class LBFGS:
     """Each victim is searched by itself: how a sum is rounded depends on the batch, and every step multiplies it."""
 
     def __post_init__(self) -> None:
-        if min(self.inner, self.history, self.trials) < 1:
-            raise SettingError(
-                "L-BFGS needs at least 1 inner iteration, remembered pair and trial, "
-                f"got {self.inner}, {self.history} and {self.trials}."
-            )
+        for key in ("inner", "history", "trials"):
+            checks.count("L-BFGS", key, getattr(self, key))
+        checks.positive("L-BFGS", "a learning rate lr", self.lr)
+        checks.at_least("L-BFGS", "flat", self.flat, 0)
+        checks.at_least("L-BFGS", "still", self.still, 0)
         if self.line not in ("none", "wolfe"):
             raise SettingError(unknown("line search", self.line, ("none", "wolfe")))
 

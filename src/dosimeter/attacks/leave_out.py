@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from dosimeter import checks
 from dosimeter.attacks.labels import usable
 from dosimeter.attacks.masks import Except
 from dosimeter.attacks.search import Search
@@ -25,6 +26,9 @@ class LeaveOut:
 
     attack: Search
     probe: float = 0.1
+
+    def __post_init__(self) -> None:
+        checks.share("A trial of every tensor", "a share of steps (probe)", self.probe, zero=False)
 
     @property
     def name(self) -> str:

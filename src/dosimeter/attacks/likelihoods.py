@@ -10,6 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from dosimeter import checks
 from dosimeter.engine import Products
 from dosimeter.errors import SettingError, unknown
 
@@ -90,7 +91,7 @@ class Gaussian:
     exact = False
 
     def __post_init__(self) -> None:
-        _check_width("sigma", self.sigma)
+        checks.positive("A density", "a sigma", self.sigma)
 
     def loss(self, products: Products) -> Tensor:
         return products.difference.sum(1) / (2 * self.sigma**2)
@@ -103,7 +104,7 @@ class Laplace:
     scale: float
 
     def __post_init__(self) -> None:
-        _check_width("scale", self.scale)
+        checks.positive("A density", "a scale", self.scale)
 
     def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
         return (simulated - observed).abs().sum(1) / self.scale
@@ -122,11 +123,8 @@ class Pruned:
     noise: Literal["gaussian", "laplace"] = "gaussian"
 
     def __post_init__(self) -> None:
-        _check_width("scale", self.scale)
-        if not 0 < self.rate < 1:
-            raise SettingError(
-                f"Pruning keeps some entries and drops others, expected a rate in (0, 1), got {self.rate}."
-            )
+        checks.positive("A density", "a scale", self.scale)
+        checks.share("Pruning, which keeps some entries and drops others,", "a rate", self.rate, zero=False, one=False)
         if self.noise not in ("gaussian", "laplace"):
             raise SettingError(unknown("noise", self.noise, ("gaussian", "laplace")))
 
@@ -167,7 +165,7 @@ class Interval:
     relative: bool = True
 
     def __post_init__(self) -> None:
-        _check_width("step", self.step)
+        checks.positive("An interval", "a step", self.step)
 
     def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
         step = self.step * observed.abs().amax(1, keepdim=True) if self.relative else self.step
@@ -215,8 +213,3 @@ class Nothing:
 
     def loss(self, products: Products) -> Tensor:
         return torch.zeros_like(products.cross[:, 0])
-
-
-def _check_width(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise SettingError(f"A density needs a {name} above 0, got {value}.")

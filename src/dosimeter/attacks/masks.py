@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dosimeter import checks
 from dosimeter.errors import SettingError
 from dosimeter.types import Secretive, Target
 
@@ -49,8 +50,7 @@ class Largest:
     n: int
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise SettingError(f"Matching the largest tensors needs n of at least 1, got {self.n}.")
+        checks.count("Matching the largest tensors", "n", self.n)
 
     def check(self, target: Target) -> None:
         pass
@@ -68,6 +68,9 @@ class Exponential:
     """
 
     rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.at_least("Weights that fall exponentially", "a rate", self.rate, 0)
 
     def check(self, target: Target) -> None:
         pass
@@ -107,6 +110,11 @@ class InverseVariance:
 
     each: tuple[tuple[str, float], ...]
     floor: float = 0.03
+
+    def __post_init__(self) -> None:
+        for name, sigma in self.each:
+            checks.at_least("Weights by variance", f"a sigma of {name}", sigma, 0)
+        checks.at_least("Weights by variance", "a floor", self.floor, 0)
 
     def check(self, target: Target) -> None:
         pass

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from dosimeter import checks
 from dosimeter.attacks.cmaes import CMAES
 from dosimeter.attacks.lbfgs import LBFGS
 
@@ -59,6 +60,12 @@ class Adam:
     eps: float = 1e-8
     signed: bool = False
 
+    def __post_init__(self) -> None:
+        checks.positive("Adam", "a learning rate lr", self.lr)
+        checks.positive("Adam", "an eps", self.eps)
+        for beta in self.betas:
+            checks.share("Adam", "betas", beta, one=False)
+
     def init(self, x: Tensor) -> State:
         return State(torch.zeros_like(x), torch.zeros_like(x), 0)
 
@@ -93,6 +100,9 @@ class Descent:
 
     lr: float = 0.1
 
+    def __post_init__(self) -> None:
+        checks.positive("Descent", "a learning rate lr", self.lr)
+
     def init(self, x: Tensor) -> Nothing:
         return Nothing()
 
@@ -117,6 +127,12 @@ class RMSprop:
     momentum: float = 0.99
     alpha: float = 0.99
     eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        checks.positive("RMSprop", "a learning rate lr", self.lr)
+        checks.positive("RMSprop", "an eps", self.eps)
+        checks.share("RMSprop", "a momentum", self.momentum, one=False)
+        checks.share("RMSprop", "an alpha", self.alpha, one=False)
 
     def init(self, x: Tensor) -> State:
         return State(torch.zeros_like(x), torch.zeros_like(x), 0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dosimeter import rng
+from dosimeter import checks, rng
 from dosimeter.attacks import likelihoods
 from dosimeter.attacks.search import Search
 from dosimeter.errors import SettingError
@@ -28,8 +28,7 @@ class AverageOrders:
     """Orders of every epoch that are averaged; the same for all victims."""
 
     def __post_init__(self) -> None:
-        if self.draws < 1:
-            raise SettingError(f"An average needs at least 1 order, got {self.draws}.")
+        checks.count("An average over orders", "draws", self.draws)
 
     @property
     def name(self) -> str:

@@ -3,7 +3,6 @@
 Priors add and scale: `0.01 * TotalVariation() + Other()`.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from dosimeter import checks
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Statistics, Target
 
@@ -100,7 +100,8 @@ class Gaussian(Prior):
     std: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_width("std", self.std)
+        checks.finite("A prior", "a mean", self.mean)
+        checks.positive("A prior", "a std", self.std)
 
     def loss(self, view: View) -> Tensor:
         return ((view.images - self.mean) / self.std).square().flatten(1).sum(1) / 2
@@ -114,7 +115,8 @@ class Laplace(Prior):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_width("scale", self.scale)
+        checks.finite("A prior", "a mean", self.mean)
+        checks.positive("A prior", "a scale", self.scale)
 
     def loss(self, view: View) -> Tensor:
         return ((view.images - self.mean) / self.scale).abs().flatten(1).sum(1)
@@ -233,6 +235,9 @@ class Scaled(Prior):
     weight: float
     prior: Prior
 
+    def __post_init__(self) -> None:
+        checks.at_least("A prior", "a weight", self.weight, 0)
+
     @property
     def needs_statistics(self) -> bool:
         return self.prior.needs_statistics
@@ -261,11 +266,6 @@ class Sum(Prior):
 
     def loss(self, view: View) -> Tensor:
         return torch.stack([part.loss(view) for part in self.parts]).sum(0)
-
-
-def _check_width(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise SettingError(f"A prior needs a {name} above 0, got {value}.")
 
 
 def _parts(prior: Prior) -> tuple[Prior, ...]:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dosimeter.errors import SettingError
+from dosimeter import checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +20,8 @@ class Ball:
     samples: int = 1
 
     def __post_init__(self) -> None:
-        if not self.delta >= 0 or self.samples < 1:
-            raise SettingError(
-                f"A ball needs a radius delta of at least 0 and at least 1 sample, got {self.delta} and {self.samples}."
-            )
+        checks.at_least("A ball", "a radius delta", self.delta, 0)
+        checks.count("A ball", "samples", self.samples)
 
     def draw(self, samples: int, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
         """(samples, *shape): how far each point is from the centre."""

@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from dosimeter import checks
+
 
 class State(NamedTuple):
     scale: Tensor  # (N,) the factor now
@@ -40,6 +42,11 @@ class StepDecay:
     at: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
     factor: float = 0.1
 
+    def __post_init__(self) -> None:
+        checks.share("A step size that shrinks", "a factor", self.factor, zero=False)
+        for fraction in self.at:
+            checks.share("A step size that shrinks", "places `at`", fraction)
+
     def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
         passed = sum(step >= round(fraction * steps) for fraction in self.at)
         return state._replace(scale=torch.full_like(state.scale, self.factor**passed))
@@ -50,6 +57,9 @@ class Exponential:
     """Times `factor` at every step (Bayes, Sec. 6)."""
 
     factor: float = 0.98
+
+    def __post_init__(self) -> None:
+        checks.share("A step size that shrinks", "a factor", self.factor, zero=False)
 
     def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
         return state._replace(scale=torch.full_like(state.scale, self.factor**step))
@@ -65,6 +75,11 @@ class Plateau:
     patience: int = 400
     factor: float = 0.1
     threshold: float = 1e-4
+
+    def __post_init__(self) -> None:
+        checks.count("A plateau", "a patience", self.patience)
+        checks.share("A step size that shrinks", "a factor", self.factor, zero=False)
+        checks.share("A plateau", "a threshold", self.threshold, one=False)
 
     def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
         better = loss < state.best * (1 - self.threshold)

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from dosimeter import rng, trees
+from dosimeter import checks, rng, trees
 from dosimeter.attacks import degraded, likelihoods, masks, optimisers, priors, schedules, spaces, starts, treatments
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.objective import Draws, Objective, Unknowns, Values
@@ -31,8 +31,9 @@ class Stop:
     """Stop once the loss is at most this."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise SettingError(f"A search needs at least 1 step, got {self.steps}.")
+        checks.count("A search", "steps", self.steps)
+        checks.count("A search", "a patience", self.patience)
+        checks.at_least("A search", "a target of its loss", self.target, 0)
 
 
 class _State(NamedTuple):
@@ -91,16 +92,13 @@ class Search:
     """Whether the simulated loss counts the penalties that a defense's layers add, as the client's does."""
 
     def __post_init__(self) -> None:
-        if self.restarts < 1:
-            raise SettingError(f"A search needs at least 1 restart, got {self.restarts}.")
+        checks.count("A search", "restarts", self.restarts)
+        checks.count("A median filter", "a number of steps between two uses", self.median)
+        checks.at_least("Langevin noise", "a size", self.langevin, 0)
         if self.keep not in ("last", "best"):
             raise SettingError(unknown("iterate to keep", self.keep, ("last", "best")))
-        if self.median is not None and self.median < 1:
-            raise SettingError(f"A median filter needs at least 1 step between two uses, got {self.median}.")
         if self.median is not None and not isinstance(self.space, spaces.Pixels):
             raise SettingError("A median filter works on pixels, but this search has other unknowns; leave it out.")
-        if not self.langevin >= 0:
-            raise SettingError(f"Langevin noise needs a size of at least 0, got {self.langevin}.")
 
     @property
     def samples(self) -> int:

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dosimeter.errors import SettingError
+from dosimeter import checks
 
 
 class Start(Protocol):
@@ -30,6 +30,10 @@ class Uniform:
     low: float = 0.0
     high: float = 1.0
 
+    def __post_init__(self) -> None:
+        checks.finite("A uniform start", "a low", self.low)
+        checks.positive("A uniform start", "a high minus low", self.high - self.low)
+
     def draw(self, shape: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype) -> Tensor:
         return self.low + (self.high - self.low) * torch.rand(shape, generator=rng, dtype=dtype)
 
@@ -41,8 +45,7 @@ class Tiled:
     across: int = 2
 
     def __post_init__(self) -> None:
-        if self.across < 1:
-            raise SettingError(f"A tiled start needs at least 1 patch in each direction, got {self.across}.")
+        checks.count("A tiled start", "patches across", self.across)
 
     def draw(self, shape: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype) -> Tensor:
         *images, height, width = shape

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dosimeter.errors import SettingError
+from dosimeter import checks
 from dosimeter.types import Secrets
 
 
@@ -71,8 +71,7 @@ class Resampled:
     granted = searched = False
 
     def __post_init__(self) -> None:
-        if self.draws < 1:
-            raise SettingError(f"Averaging over draws needs at least 1 of them, got {self.draws}.")
+        checks.count("A mean over draws", "draws", self.draws)
 
     def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
         return drawn
@@ -119,6 +118,9 @@ class Joint:
 
     weight: float = 1e-3
     granted, draws, searched = False, 1, True
+
+    def __post_init__(self) -> None:
+        checks.at_least("The draws' own density", "a weight", self.weight, 0)
 
     def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
         return searched

@@ -140,9 +140,11 @@ def _against_masked_noise(facts: Facts, plain: Search) -> Iterator[Contender]:
     if not dropping or not noises:
         return
     (mask, share), (at, noise) = dropping[0], noises[0]
-    settings: dict[str, Any] = {"rate": share, "scale": noise.scale, "steps": plain.stop.steps}
+    settings: dict[str, Any] = {"scale": noise.scale, "steps": plain.stop.steps}
     if at > mask:
-        found = presets.bayes(density="prune-gaussian" if noise.kind == "gaussian" else "prune-laplace", **settings)
+        kind: Literal["prune-gaussian", "prune-laplace"]
+        kind = "prune-gaussian" if noise.kind == "gaussian" else "prune-laplace"
+        found = presets.bayes(density=kind, rate=share, **settings)
         name, about = "mixture", "the density with the mask integrated out"
     elif noise.kind == "gaussian":
         found = presets.bayes(density="known-mask", **settings)

@@ -3,7 +3,6 @@
 Both are pure and differentiable in the batch, so that an attack can simulate them.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from dosimeter import checks
 from dosimeter.clients import optimisers
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Secrets, Step, Target
@@ -45,10 +45,9 @@ class LocalTraining:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise SettingError(f"Local training needs steps or epochs, one of them; got {self}.")
-        _check_count("step", self.steps)
-        _check_count("epoch", self.epochs)
-        _check_count("image a batch", self.batch_size)
-        _check_rate(self.lr)
+        for key in ("steps", "epochs", "batch_size"):
+            checks.count("Local training", key, getattr(self, key))
+        checks.positive("Local training", "a learning rate", self.lr)
 
     def count(self, images: int) -> int:
         """Local steps on so many images."""
@@ -131,8 +130,7 @@ class ClippedGradient:
     bound: float
 
     def __post_init__(self) -> None:
-        if not (self.bound > 0 and math.isfinite(self.bound)):
-            raise SettingError(f"Clipping needs a bound above 0, got {self.bound}.")
+        checks.positive("Clipping", "a bound", self.bound)
 
     def __call__(self, target: Target, parameters: Gradient, images: Tensor, labels: Tensor) -> Gradient:
         if any(isinstance(m, _BatchNorm) and m.running_mean is None for m in target.model.modules()):
@@ -205,13 +203,3 @@ def local(
         shuffle=shuffle,
         optimiser=rule(**given),
     )
-
-
-def _check_count(what: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise SettingError(f"Local training needs at least 1 {what}, got {value}.")
-
-
-def _check_rate(lr: float) -> None:
-    if not (lr > 0 and math.isfinite(lr)):
-        raise SettingError(f"Local training needs a learning rate above 0, got {lr}.")

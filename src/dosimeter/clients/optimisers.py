@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from dosimeter import checks
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient
 
@@ -38,8 +39,8 @@ class SGD:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_share("momentum", self.momentum)
-        _check_decay(self.weight_decay)
+        checks.share("Local training", "a momentum", self.momentum, one=False)
+        checks.at_least("Local training", "a weight decay", self.weight_decay, 0)
         if self.nesterov and not self.momentum:
             raise SettingError("Nesterov's step needs a momentum above 0; give one or leave nesterov out.")
 
@@ -75,11 +76,10 @@ class Adam:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_share("beta1", self.beta1)
-        _check_share("beta2", self.beta2)
-        _check_decay(self.weight_decay)
-        if not (self.eps > 0 and math.isfinite(self.eps)):
-            raise SettingError(f"Adam needs an eps above 0, got {self.eps}.")
+        checks.share("Local training", "a beta1", self.beta1, one=False)
+        checks.share("Local training", "a beta2", self.beta2, one=False)
+        checks.at_least("Local training", "a weight decay", self.weight_decay, 0)
+        checks.positive("Local training", "an eps", self.eps)
 
     def init(self, parameters: Gradient) -> _Moments:
         zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
@@ -106,13 +106,3 @@ def _decayed(slope: Gradient, parameters: Gradient, weight_decay: float) -> Grad
     if not weight_decay:
         return slope
     return {name: g + weight_decay * parameters[name] for name, g in slope.items()}
-
-
-def _check_share(what: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise SettingError(f"Local training needs a {what} from 0 on and below 1, got {value}.")
-
-
-def _check_decay(value: float) -> None:
-    if not (value >= 0 and math.isfinite(value)):
-        raise SettingError(f"Local training needs a weight decay of at least 0, got {value}.")

@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dosimeter import checks
 from dosimeter.defenses.base import Defense
-from dosimeter.defenses.places import Added, before_flatten, insert, own_order, weighted
+from dosimeter.defenses.places import Added, before_flatten, check_place, insert, own_order, weighted
 from dosimeter.defenses.shortcuts import behind_first_block
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Secret, Shape
@@ -121,11 +122,11 @@ class Precode(Defense):
     variant: Literal["paper", "bayes"] = "paper"
 
     def __post_init__(self) -> None:
-        if self.k is not None and self.k < 1:
-            raise SettingError(f"PRECODE needs a bottleneck of k of at least 1, got {self.k}.")
+        checks.count("PRECODE", "a bottleneck of k", self.k)
+        check_place("PRECODE", self.position, self.before)
         if self.variant not in ("paper", "bayes"):
             raise SettingError(unknown("variant", self.variant, ("paper", "bayes")))
-        _check_beta(self.weight)
+        checks.at_least("PRECODE", "a weight beta", self.beta, 0)
 
     @property
     def weight(self) -> float:
@@ -171,13 +172,14 @@ class Cvb(Defense):
     variant: Variant = "paper"
 
     def __post_init__(self) -> None:
-        _check_beta(self.beta)
+        checks.at_least("CVB", "a weight beta", self.beta, 0)
+        checks.count("CVB", "a kernel", self.kernel)
+        checks.positive("CVB", "a scale", self.scale)
+        check_place("CVB", self.position, self.before)
         if self.variant not in ("paper", "released"):
             raise SettingError(unknown("variant", self.variant, ("paper", "released")))
-        if self.kernel < 1 or self.kernel % 2 == 0 or not self.scale > 0:
-            raise SettingError(
-                f"CVB needs an odd kernel and a scale above 0, got {self.kernel} and {self.scale}; try 5 and 0.5."
-            )
+        if self.kernel % 2 == 0:
+            raise SettingError(f"CVB needs an odd kernel, got {self.kernel}; try 5.")
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         for place in self.before or self._places(model, shape):
@@ -207,11 +209,6 @@ class Cvb(Defense):
 
     def strengths(self) -> dict[str, tuple[float, ...]]:
         return {"beta": WEIGHTS, "kernel": (1, 3, 5, 7, 9), "scale": (2.0, 1.0, 0.5, 0.25, 0.125)}
-
-
-def _check_beta(beta: float) -> None:
-    if not (beta >= 0 and math.isfinite(beta)):
-        raise SettingError(f"A bottleneck needs a weight beta of at least 0, got {beta}.")
 
 
 class Tokens(Added):

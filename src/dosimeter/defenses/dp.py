@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dosimeter import checks
 from dosimeter.channel import Clip, Facts, Noise
 from dosimeter.defenses.base import Defense
 from dosimeter.errors import SettingError
@@ -33,15 +34,11 @@ class DpSgd(Defense):
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        if not (self.clip > 0 and math.isfinite(self.clip)):
-            raise SettingError(f"DP-SGD needs a clipping norm above 0, got {self.clip}.")
-        if not (self.sigma >= 0 and math.isfinite(self.sigma)):
-            raise SettingError(f"DP-SGD needs a noise multiplier sigma of at least 0, got {self.sigma}.")
-        if not (0 < self.rate <= 1 and 0 < self.delta < 1 and self.steps >= 1):
-            raise SettingError(
-                "DP-SGD's accountant needs a sampling rate in (0, 1], a delta in (0, 1) and at least 1 step, got "
-                f"{self.rate}, {self.delta} and {self.steps}."
-            )
+        checks.positive("DP-SGD", "a clipping norm clip", self.clip)
+        checks.at_least("DP-SGD", "a noise multiplier sigma", self.sigma, 0)
+        checks.share("DP-SGD's accountant", "a sampling rate", self.rate, zero=False)
+        checks.share("DP-SGD's accountant", "a delta", self.delta, zero=False, one=False)
+        checks.count("DP-SGD's accountant", "steps", self.steps)
 
     @property
     def recomputes(self) -> bool:

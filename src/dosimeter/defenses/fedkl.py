@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dosimeter import checks
 from dosimeter.defenses.base import Defense
 from dosimeter.defenses.places import Added, own_modules, run_order
 from dosimeter.errors import SettingError, unknown
@@ -188,8 +189,7 @@ class KeyLock(Defense):
     round: Round = "first"
 
     def __post_init__(self) -> None:
-        if self.key < 1:
-            raise SettingError(f"A key needs at least 1 number, got {self.key}; the paper has 1024.")
+        checks.count("FedKL", "a key", self.key)
         for setting, choices in (("lock", Kind), ("share", Share), ("round", Round)):
             if getattr(self, setting) not in get_args(choices):
                 raise SettingError(unknown(setting, getattr(self, setting), get_args(choices)))

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from dosimeter import checks
 from dosimeter.defenses.base import Defense
-from dosimeter.defenses.places import Added, insert, own_modules
+from dosimeter.defenses.places import Added, check_place, insert, own_modules
 from dosimeter.errors import SettingError
 from dosimeter.types import Secret, Shape
 
@@ -60,8 +61,8 @@ class Dropout(Defense):
     before: str | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rate < 1:
-            raise SettingError(f"Dropout needs a rate in [0, 1), got {self.rate}.")
+        checks.share("Dropout", "a rate", self.rate, one=False)
+        check_place("Dropout", self.position, self.before)
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         if not self.rate:

@@ -1,13 +1,12 @@
 """Noise on the gradient, the plainest perturbation (PPP, Sec. 5.2; Bayes, Sec. 6)."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 
+from dosimeter import checks
 from dosimeter.channel import Facts, Noise
 from dosimeter.defenses.base import Defense
-from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Moment
 
 LEVELS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
@@ -21,7 +20,7 @@ class GaussianNoise(Defense):
     sigma: float = 1e-2
 
     def __post_init__(self) -> None:
-        _check("a standard deviation sigma", self.sigma)
+        checks.at_least("Noise", "a standard deviation sigma", self.sigma, 0)
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         return {
@@ -43,7 +42,7 @@ class LaplaceNoise(Defense):
     scale: float = 1e-2
 
     def __post_init__(self) -> None:
-        _check("a scale", self.scale)
+        checks.at_least("Noise", "a scale", self.scale, 0)
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         noisy = {}
@@ -58,8 +57,3 @@ class LaplaceNoise(Defense):
 
     def strengths(self) -> dict[str, tuple[float, ...]]:
         return {"scale": LEVELS}
-
-
-def _check(what: str, value: float) -> None:
-    if not (value >= 0 and math.isfinite(value)):
-        raise SettingError(f"Noise needs {what} of at least 0, got {value}.")

@@ -1,12 +1,13 @@
 """Places in a network: in what order it runs its layers, which are its own, and a new layer before one of them."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from dosimeter import checks
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Shape
 
@@ -27,6 +28,14 @@ class Guarded(nn.Sequential):
         self.layer = layer
 
 
+def check_place(owner: str, position: int | Sequence[int] | None, before: str | Sequence[str] | None) -> None:
+    """Refuse a position that no layer has, and a place that is given twice."""
+    if before and position is not None:
+        raise SettingError(f"{owner} stands at a position or before a layer, got {position=} and {before=}; give one.")
+    for at in position if isinstance(position, Sequence) else (position,):
+        checks.count(owner, "a position", at)
+
+
 def insert(
     model: nn.Module,
     shape: Shape,
@@ -42,7 +51,7 @@ def insert(
         make: from the shape of what goes in there, without the batch, to the new layer.
         position: which of the model's own convolutions and linear layers, in the order in which it runs them; the last
             of them by default.
-        before: the name of any module; it counts where both are given.
+        before: the name of any module instead.
     """
     model = copy.deepcopy(model)
     shapes = run_order(model, shape)

@@ -19,20 +19,26 @@ from dosimeter.types import Gradient, Moment, Shape
 class Ppp(Precode):
     """PRECODE, and noise or pruning on the gradients of all layers before it: those that the Ignore attack matches.
 
-    `sigma` is the noise's deviation (NG2 is 0.01), `prune` a share of entries that is pruned instead (GC90 is 0.9).
-    The other settings are PRECODE's.
+    `sigma` is the noise's deviation, 0.01 by default (NG2), `prune` a share of entries that is pruned instead (GC90 is
+    0.9). The other settings are PRECODE's.
     """
 
-    sigma: float = 1e-2
+    sigma: float | None = None
     prune: float | None = None
 
     def __post_init__(self) -> None:
         Precode.__post_init__(self)
+        if self.sigma is not None and self.prune is not None:
+            raise SettingError(
+                f"PPP adds noise or prunes, got sigma={self.sigma} and prune={self.prune}; leave one of them out."
+            )
+        if self.prune is None and self.sigma is None:
+            object.__setattr__(self, "sigma", 1e-2)  # said in full wherever it is printed
         self.perturbation()
 
     def perturbation(self) -> GaussianNoise | Pruning:
         """What is done to the gradients before the bottleneck."""
-        return GaussianNoise(sigma=self.sigma) if self.prune is None else Pruning(ratio=self.prune)
+        return Pruning(ratio=self.prune) if self.prune is not None else GaussianNoise(sigma=self.sigma or 0.0)
 
     def _layer(self, inside: tuple[int, ...]) -> Variational:
         layer = Precode._layer(self, inside)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dosimeter import checks
 from dosimeter.channel import Facts, Mask, Rounding
 from dosimeter.defenses.base import Defense
-from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Moment
 
 RATIOS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999)
@@ -24,7 +24,7 @@ class Pruning(Defense):
     ratio: float = 0.9
 
     def __post_init__(self) -> None:
-        _check_share("a ratio", self.ratio)
+        checks.share("Pruning", "a ratio", self.ratio)
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         return {name: prune(g, self.ratio) for name, g in gradient.items()}
@@ -58,7 +58,7 @@ class RandomPruning(Defense):
     rate: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_share("a rate", self.rate)
+        checks.share("Pruning", "a rate", self.rate)
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         return {
@@ -80,8 +80,7 @@ class Quantisation(Defense):
     bits: int = 8
 
     def __post_init__(self) -> None:
-        if not 2 <= self.bits <= 16:
-            raise SettingError(f"Quantisation takes 2 to 16 bits, got {self.bits}.")
+        checks.count("Quantisation", "bits", self.bits, 2, 16)
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
         return {name: quantise(g, self.bits) for name, g in gradient.items()}
@@ -96,8 +95,3 @@ class Quantisation(Defense):
 def quantise(g: Tensor, bits: int) -> Tensor:
     step = g.abs().max() / (2 ** (bits - 1) - 1)
     return g if step == 0 else (g / step).round() * step
-
-
-def _check_share(what: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise SettingError(f"Pruning needs {what} in [0, 1], got {value}.")

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from dosimeter import checks
 from dosimeter.channel import Facts, Hides
 from dosimeter.defenses.base import Defense
 from dosimeter.defenses.places import evaluating, own_order
@@ -31,8 +32,7 @@ class Soteria(Defense):
     layer: str | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rate <= 1:
-            raise SettingError(f"Soteria hides a share of features, expected a rate in [0, 1], got {self.rate}.")
+        checks.share("Soteria", "a rate of hidden features", self.rate)
 
     def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
         self.defended(model, shape)

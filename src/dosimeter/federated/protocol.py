@@ -1,11 +1,11 @@
 """How a federation trains: who takes part, what each does in a round, and when it ends; the papers' own as names."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from dosimeter import checks
 from dosimeter.errors import SettingError
 
 Rule = Literal["sgd", "adam"]
@@ -56,23 +56,23 @@ class Protocol:
             raise SettingError(f"Central training has 1 client, got {self.clients}; leave clients out.")
         if (self.epochs is None) == (self.steps is None):
             raise SettingError(f"A round needs epochs or steps, one of them; got {self.epochs} and {self.steps}.")
-        counts = ("clients", "rounds", "epochs", "steps", "batch_size", "patience")
-        for name in counts:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(f"Training needs {name} of at least 1, got {value}.")
-        if not 0 < self.share <= 1:
-            raise SettingError(f"The share of clients in a round must be above 0 and at most 1, got {self.share}.")
-        if not 0 <= self.validation < 1:
-            raise SettingError(f"The share kept for validation must be at least 0 and below 1, got {self.validation}.")
+        for name in ("clients", "rounds", "epochs", "steps", "batch_size", "patience"):
+            checks.count("Training", name, getattr(self, name))
+        for drop in self.drops:
+            checks.count("Training", "rounds of drops", drop, least=0)
+        checks.share("Training", "a share of clients in a round", self.share, zero=False)
+        checks.share("Training", "a share kept for validation", self.validation, one=False)
+        checks.share("Training", "a factor at drops", self.factor, zero=False)
+        checks.share("Training", "a momentum", self.momentum, one=False)
+        checks.positive("Training", "a learning rate", self.lr)
+        checks.positive("Training", "an alpha", self.alpha)
+        checks.at_least("Training", "a weight decay", self.weight_decay, 0)
+        if self.factor != Protocol.factor and not self.drops:
+            raise SettingError(
+                f"A factor of {self.factor} does nothing without drops of the learning rate; give drops."
+            )
         if self.patience is not None and not self.validation:
             raise SettingError("Patience is counted in validation losses; give a validation share or leave it out.")
-        if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise SettingError(f"Training needs a learning rate above 0, got {self.lr}.")
-        if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
-            raise SettingError(f"Weight decay must be at least 0, got {self.weight_decay}.")
-        if not 0 <= self.momentum < 1:
-            raise SettingError(f"Momentum must be at least 0 and below 1, got {self.momentum}.")
         if self.momentum and self.optimiser == "adam":
             raise SettingError("Adam has no setting momentum; leave it out or use optimiser=sgd.")
         if self.central and self.perturbed == "update":

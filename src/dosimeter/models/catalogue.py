@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from dosimeter import checks
 from dosimeter.errors import SettingError, unknown
 from dosimeter.models.biglinear import BigLinear
 from dosimeter.models.cnn import CNN
@@ -180,4 +181,8 @@ def _entry(name: str, settings: Mapping[str, object] | None) -> Entry:
     for setting in settings or {}:
         if setting not in entry.settings():
             raise SettingError(unknown(f"setting of the model {name!r}", setting, entry.settings()))
+    for setting, value in (settings or {}).items():
+        for number in value if isinstance(value, Sequence) else (value,):
+            if isinstance(number, int | float):
+                checks.at_least(f"The model {name!r}", setting, number, 0)
     return entry

@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from dosimeter.errors import SettingError
+from dosimeter import checks
 from dosimeter.rng import scoped
 from dosimeter.servers.base import Tamper, find_classifier
 from dosimeter.types import Shape
@@ -36,8 +36,7 @@ class FirstLayer(_Rebuild):
     neurons: int = 16
 
     def __post_init__(self) -> None:
-        if self.neurons < 1:
-            raise SettingError(f"The first layer needs at least 1 neuron, got {self.neurons}.")
+        checks.count("The first layer", "neurons", self.neurons)
 
     def __call__(self, model: nn.Module, *, shape: Shape, batch: int) -> nn.Module:
         return Fronted(copy.deepcopy(model), shape, min(self.neurons, prod(shape)))
@@ -90,8 +89,8 @@ class ReversibleBlocks(_Rebuild):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.blocks < 1 or self.width < 1:
-            raise SettingError(f"Reversible blocks need at least 1 block of width 1, got {self}.")
+        for key in ("blocks", "width"):
+            checks.count("A reversible network", key, getattr(self, key))
 
     def __call__(self, model: nn.Module, *, shape: Shape, batch: int) -> nn.Module:
         with scoped(self.seed, "server"):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from dosimeter import checks
 from dosimeter.errors import ModelError, SettingError
 from dosimeter.servers.base import Tamper, blanks, find_classifier, watch
 from dosimeter.types import Shape
@@ -21,9 +22,14 @@ class PermutedRows(Tamper):
 
     shift: int = 1
 
+    def __post_init__(self) -> None:
+        checks.count("Permuting rows", "a shift", self.shift)
+
     def __call__(self, model: nn.Module, *, shape: Shape, batch: int) -> nn.Module:
         sent = copy.deepcopy(model)
         classifier = sent.get_submodule(find_classifier(model, shape))
+        if not self.shift % (rows := len(next(classifier.parameters()))):
+            raise SettingError(f"A shift of {self.shift} leaves the classifier's {rows} rows in place; choose another.")
         with torch.no_grad():
             for parameter in classifier.parameters():
                 parameter.copy_(parameter.roll(self.shift, 0))
@@ -47,8 +53,7 @@ class IdentityConvolutions(Tamper):
     layers: int = 1
 
     def __post_init__(self) -> None:
-        if self.layers < 1:
-            raise SettingError(f"Identity convolutions need layers of at least 1, got {self.layers}.")
+        checks.count("Passing the image on", "layers", self.layers)
 
     def __call__(self, model: nn.Module, *, shape: Shape, batch: int) -> nn.Module:
         sent = copy.deepcopy(model)

@@ -84,7 +84,7 @@ def _pruned(density: str, published: str | None, protocol: str | None, *, known:
     # Of losses that are not densities, so that the same weights fit: r^2 is 0.02 of r^2 / (2 * 0.1^2).
     scales = {"cosine": 1e-5, "l2": 0.02, "l1": 0.3}
     tries = tuple(
-        f"bayes:density={density},scale=0.1,rate=0.5,tv={float(tv) * scales.get(density, 1.0):g},lr={lr}"
+        f"bayes:density={density},tv={float(tv) * scales.get(density, 1.0):g},lr={lr}"
         for tv in _WEIGHTS[protocol is not None]
         for lr in _RATES
     )

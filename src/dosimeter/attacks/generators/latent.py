@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from dosimeter import checks
 from dosimeter.attacks.generators.network import count_activations
 from dosimeter.attacks.starts import Start
 from dosimeter.errors import SettingError
@@ -42,6 +43,9 @@ class Latent:
 
     generator: Generator
     kl: float = 0.1
+
+    def __post_init__(self) -> None:
+        checks.at_least("A latent's own prior", "a weight kl", self.kl, 0)
 
     def check(self, target: Target) -> None:
         made = self.generator.shape

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dosimeter import rng
+from dosimeter import checks, rng
 from dosimeter.attacks.generators.network import SMALLEST, Network, blocks_for
-from dosimeter.errors import DataError, SettingError
+from dosimeter.errors import DataError
 from dosimeter.progress import Advance
 from dosimeter.types import Shape
 
@@ -40,11 +40,10 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.latent, self.width, self.epochs) < 1 or self.batch < 2:
-            raise SettingError(
-                "Training needs a latent, width and epochs of at least 1 and a batch of at least 2, "
-                f"got {self.latent}, {self.width}, {self.epochs} and {self.batch}."
-            )
+        for key, least in (("latent", 1), ("width", 1), ("epochs", 1), ("batch", 2)):
+            checks.count("Training a generator", key, getattr(self, key), least)
+        checks.positive("Training a generator", "a learning rate lr", self.lr)
+        checks.at_least("Training a generator", "a beta", self.beta, 0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from dosimeter import checks
 from dosimeter import rng as streams
 from dosimeter.attacks.generators.network import Network, blocks_for, count_activations
 from dosimeter.attacks.starts import Start
@@ -36,6 +37,10 @@ class Weights:
 
     width: int = 16
     noise: int = 128
+
+    def __post_init__(self) -> None:
+        checks.count("A generator", "a width", self.width)
+        checks.count("A generator", "numbers of noise", self.noise)
 
     def check(self, target: Target) -> None:
         blocks_for(target.shape)

@@ -11,7 +11,7 @@ from dosimeter.attacks import (
     sampling,
     schedules,
 )
-from dosimeter.attacks.presets.words import LABELS, pick
+from dosimeter.attacks.presets.words import LABELS, needless, pick
 from dosimeter.attacks.search import Search, Stop
 
 
@@ -20,8 +20,8 @@ def bayes(
     density: Literal[
         "gaussian", "laplace", "prune-gaussian", "prune-laplace", "known-mask", "cosine", "l2", "l1"
     ] = "gaussian",
-    scale: float = 0.1,
-    rate: float = 0.5,
+    scale: float | None = None,
+    rate: float | None = None,
     tv: float = 1.0,
     pixels: float = 0.0,
     variation: Literal["paper", "released"] = "released",
@@ -43,8 +43,8 @@ def bayes(
     Args:
         density: of the update given the image: of Gaussian or Laplace noise, of such noise after a random mask, of
             Gaussian noise where zeros of the update show the mask, or what the paper compares with: cosine, l2, l1.
-        scale: deviation or width of the noise.
-        rate: share of entries that the mask drops.
+        scale: deviation or width of the noise; 0.1 by default.
+        rate: share of entries that the mask drops; 0.5 by default.
         tv: weight of the total variation (beta).
         pixels: weight of the prior that pixels are in [0, 1] (phi, App. A.4).
         variation: anisotropic and averaged as the text says, or squared, periodic and summed as in the program.
@@ -57,6 +57,11 @@ def bayes(
 
     Deviations: tv and lr are ours, found on images that are not attacked; the paper chose them by the true PSNR.
     """
+    noisy, masked = density not in ("cosine", "l2", "l1"), density.startswith("prune-")
+    needless("scale", scale is not None and not noisy, f"density={density}", "that has no width")
+    needless("rate", rate is not None and not masked, f"density={density}", "that has no mask to integrate out")
+    needless("k", k > 1 and delta == 0, "delta=0", "all points of such a ball are one")
+    scale, rate = 0.1 if scale is None else scale, 0.5 if rate is None else rate
     densities: dict[str, likelihoods.Likelihood | likelihoods.Entrywise] = {
         "gaussian": likelihoods.Gaussian(sigma=scale),
         "laplace": likelihoods.Laplace(scale=scale),
@@ -114,6 +119,8 @@ def grad_inversion(
     Deviations: weights and steps suit small images, the paper's are for 224x224 and 20,000 iterations; seeds are not
     aligned before they are averaged; the match is divided by the observed norm, so that one set of weights fits all.
     """
+    needless("sent", sent and not bn, "bn=0", "no prior looks at statistics")
+    needless("group", bool(group) and restarts == 1, "restarts=1", "one start is its own mean")
     statistics = priors.BatchNormStatistics(of="sent" if sent else "running")
     prior = tv * priors.TotalVariation() + l2 * priors.L2Norm()
     prior = prior + bn * statistics if bn else prior

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from dosimeter import checks
 from dosimeter.attacks import (
     degraded,
     generators,
@@ -12,7 +13,7 @@ from dosimeter.attacks import (
     starts,
 )
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.presets.words import LABELS, pick
+from dosimeter.attacks.presets.words import LABELS, given, needless, pick
 from dosimeter.attacks.search import Search, Stop
 
 
@@ -45,6 +46,7 @@ def grnn(
     Deviations: width 16, which has less than half the weights; total variation is that of the normalised images; other
     deviations are said at `generators.Weights`.
     """
+    checks.at_least("GRNN", "a weight tv", tv, 0)
     sources: dict[str, labels_.Labels | labels_.Joint] = {"joint": labels_.Joint(), **LABELS}
     return Search(
         name="grnn",
@@ -66,9 +68,9 @@ def ggl(
     generator: str | generators.Generator = "generator.safetensors",
     by: Literal["cma", "adam"] = "cma",
     steps: int = 500,
-    population: int = 50,
-    sigma: float = 1.0,
-    lr: float = 0.1,
+    population: int | None = None,
+    sigma: float | None = None,
+    lr: float | None = None,
     kl: float = 0.1,
     fit: Literal["none", "clip", "prune", "soteria"] = "none",
     labels: Literal["known", "idlg"] = "idlg",
@@ -83,8 +85,8 @@ def ggl(
         generator: a file of `dosimeter train-generator`, or a generator of your own.
         by: CMA-ES, which needs no slopes, or Adam.
         steps: rounds of CMA-ES or steps of Adam, for which the paper's program takes 2,500.
-        population, sigma: of CMA-ES: evaluations in a round, and how far apart they are at first.
-        lr: of Adam.
+        population, sigma: of CMA-ES: evaluations in a round, 50, and how far apart they are at first, 1.
+        lr: of Adam, 0.1.
         kl: weight of the latent's own prior.
         fit: do to simulated updates what a defense does: clip them to the observed norm, drop as large a share of
             entries as is missing, or drop what Soteria hid.
@@ -93,6 +95,8 @@ def ggl(
     Deviations: the generator is a small one that `dosimeter train-generator` trains in minutes, a variational
     autoencoder's decoder; the paper has BigGAN and a GAN of faces. The best latent seen is returned.
     """
+    for key, value, whose in (("population", population, "cma"), ("sigma", sigma, "cma"), ("lr", lr, "adam")):
+        needless(key, value is not None and by != whose, f"by={by}", f"it is a setting of by={whose}")
     fits: dict[str, likelihoods.Likelihood | likelihoods.Entrywise] = {
         "none": likelihoods.SquaredL2(),
         "clip": degraded.Clipped(likelihood=likelihoods.SquaredL2()),
@@ -100,8 +104,8 @@ def ggl(
         "soteria": degraded.Zeroed(by="places"),
     }
     ways: dict[str, optimisers.Optimiser[Any]] = {
-        "cma": optimisers.CMAES(population=population, sigma=sigma),
-        "adam": optimisers.Adam(lr=lr),
+        "cma": optimisers.CMAES(**given(population=population, sigma=sigma)),
+        "adam": optimisers.Adam(**given(lr=lr)),
     }
     trained = generator if isinstance(generator, generators.Generator) else generators.load_generator(generator)
     return Search(

@@ -12,7 +12,7 @@ from dosimeter.attacks import (
     treatments,
 )
 from dosimeter.attacks.leave_out import LeaveOut
-from dosimeter.attacks.presets.words import IGNORED, LABELS, Ignore, Secrets, pick, treat
+from dosimeter.attacks.presets.words import IGNORED, LABELS, Ignore, Secrets, given, needless, pick, treat
 from dosimeter.attacks.search import Search, Stop
 
 
@@ -22,13 +22,13 @@ def inverting_gradients(
     lr: float = 0.1,
     tv: float = 1e-2,
     restarts: int = 1,
-    signed: bool = True,
+    signed: bool | None = None,
     by: Literal["adam", "descent", "lbfgs"] = "adam",
     box: bool = True,
     distance: Literal["cosine", "mean-cosine", "chord", "l2", "l1", "survived", "interval"] = "cosine",
     top: int | None = None,
     decay: Literal["steps", "plateau", "none"] = "steps",
-    plateau: int = 400,
+    plateau: int | None = None,
     patience: int | None = None,
     target: float | None = None,
     labels: Literal["known", "idlg", "counts"] = "known",
@@ -48,14 +48,14 @@ def inverting_gradients(
         lr: learning rate on normalised images.
         tv: weight of the total variation.
         restarts: searches from different starts, the lowest matching loss is kept.
-        signed: feed Adam the sign of the slope.
+        signed: feed Adam the sign of the slope, which is the default.
         by: Adam, or what the paper's Table 1 puts in its place: plain descent or L-BFGS with one iteration a step.
         box: keep pixels in [0, 1].
         distance: what is matched: cosine, the mean of every tensor's cosine or of its root (chord), squared L2 (Eq. 3)
             or L1; what survived pruning by size, or the intervals of 8-bit quantisation.
         top: match only so many tensors, those with the largest norm (Eq. 7); all by default.
         decay: shrink the step at 3/8, 5/8 and 7/8 of the steps, or when the loss stays for `plateau` steps.
-        plateau: see `decay`.
+        plateau: see `decay`; 400 by default.
         patience: stop after so many steps without a lower loss.
         target: stop at this loss.
         labels: granted, or read off the last layer: of one image (iDLG), or how often each class occurs in a batch.
@@ -66,6 +66,9 @@ def inverting_gradients(
         median: a 3x3 median filter every so many steps (Sec. 3), against the noise of strided first layers.
         keep: return the last iterate, as the paper's program does, or the one with the lowest loss.
     """
+    needless("ignore", ignore != "nothing" and top is not None, f"top={top}", "that chooses the tensors alone")
+    needless("signed", signed is not None and by != "adam", f"by={by}", "only Adam is fed signs")
+    needless("plateau", plateau is not None and decay != "plateau", f"decay={decay}", "that waits for no plateau")
     matches: dict[str, likelihoods.Likelihood | likelihoods.Entrywise] = {
         "cosine": likelihoods.Cosine(),
         "mean-cosine": likelihoods.MeanCosine(),
@@ -76,13 +79,13 @@ def inverting_gradients(
         "interval": likelihoods.Interval(),
     }
     ways: dict[str, optimisers.Optimiser[Any]] = {
-        "adam": optimisers.Adam(lr=lr, signed=signed),
+        "adam": optimisers.Adam(lr=lr, signed=signed is not False),
         "descent": optimisers.Descent(lr=lr),
         "lbfgs": optimisers.LBFGS(lr=lr, inner=1),
     }
     decays: dict[str, schedules.Schedule] = {
         "steps": schedules.StepDecay(),
-        "plateau": schedules.Plateau(patience=plateau),
+        "plateau": schedules.Plateau(**given(patience=plateau)),
         "none": schedules.Constant(),
     }
     return Search(

@@ -1,6 +1,6 @@
 """Words for parts, which several presets share."""
 
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks import masks, treatments
@@ -30,6 +30,7 @@ Secrets = Literal["resampled", "guessed", "mean", "joint", "known"]
 
 def treat(secrets: Secrets, draws: int = 1) -> treatments.Treatment:
     """The treatment of that name."""
+    needless("draws", draws != 1 and secrets != "resampled", f"secrets={secrets}", "nothing is drawn anew")
     choices: dict[str, treatments.Treatment] = {
         "resampled": treatments.Resampled(draws=draws),
         "guessed": treatments.Guessed(),
@@ -38,6 +39,17 @@ def treat(secrets: Secrets, draws: int = 1) -> treatments.Treatment:
         "known": treatments.Known(),
     }
     return pick("secrets", secrets, choices)
+
+
+def given(**settings: Any) -> dict[str, Any]:
+    """The settings that were given; others keep the part's own default."""
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def needless(setting: str, there: bool, beside: str, why: str) -> None:
+    """Refuse a setting that was given and would do nothing."""
+    if there:
+        raise SettingError(f"{setting} does nothing beside {beside}, since {why}; leave one of them out.")
 
 
 def pick(setting: str, value: str, choices: dict[str, T]) -> T:
