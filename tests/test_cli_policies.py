@@ -52,6 +52,7 @@ def test_what_does_not_fit_is_refused_in_one_line(here: Path) -> None:
     cases = {
         "at most 1, got --keep 2": (*SEARCH, "--keep", "2"),
         "there already": (*SEARCH, "--out", "old.json"),
+        "Not a directory": (*SEARCH, "--data", "nothing", "--out", "old.json/new.json"),
         "nothing": (*SEARCH, "--data", "nothing"),
     }
     for words, command in cases.items():

@@ -226,6 +226,30 @@ def test_a_folder_that_cannot_be_written_is_said_before_any_work(here: Path, wor
     assert sorted(path.name for path in here.iterdir()) == ["mine.py", "rows.npz"]
 
 
+@pytest.mark.parametrize("command", ["train", "follow", "compare"])
+def test_pages_have_the_names_of_files_and_not_where_they_are(here: Path, command: str) -> None:
+    with (here / "mine.py").open("a") as file:
+        file.write(
+            "\n\nfrom dosimeter.defenses import GaussianNoise\n\ndef noise():\n    return GaussianNoise(sigma=0.1)\n"
+        )
+    words = [
+        "--model",
+        f"{here}/mine.py:make",
+        "--data",
+        f"{here}/rows.npz",
+        "--defense",
+        f"prune|{here}/mine.py:noise",
+    ]
+    few = {"train": [], "follow": ["--at", "0+1", "--victims", "1", "--steps", "1"],
+           "compare": ["--victims", "1", "--steps", "1"]}[command]  # fmt: skip
+    assert call(command, *words, *few, "--protocol", "ppp:rounds=1,clients=2", "--out", "run")[0] == 0
+    page = (here / "run" / ("compare.html" if command == "compare" else "training.html")).read_text()
+    assert here.name not in page
+    assert "mine.py:make" in page
+    assert "rows.npz" in page
+    assert "prune|mine.py:noise" in page
+
+
 def test_a_tilde_is_the_home_folder_in_every_option(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(here))
     (here / "elsewhere").mkdir()

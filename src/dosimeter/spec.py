@@ -1,6 +1,7 @@
 """From words on the command line to parts: `ig:tv=0.01,restarts=2` and `path/to/file.py:make_model`."""
 
 import inspect
+import re
 import sys
 import types
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -119,6 +120,11 @@ def several(option: str, text: str, kind: type[T]) -> tuple[T, ...]:
     found = _convert("the command line", option, text, Sequence[kind])  # type: ignore[valid-type]
     assert isinstance(found, tuple)
     return found
+
+
+def shown(text: str) -> str:
+    """The same with files by their names alone, for pages that are passed on."""
+    return re.sub(r"[^|=,:]*/", "", text)
 
 
 def is_own(text: str) -> bool:

@@ -37,6 +37,7 @@ def policies_command(
     with refusals():
         if out_.is_dir() or (out_.exists() and not overwrite):
             raise OutputError(f"{str(out_)!r} is there already; replace it with --overwrite or choose another --out.")
+        files.check_writable(out_.parent)
         if not 0 < keep <= 1:
             raise SettingError(f"The share of policies to keep is above 0 and at most 1, got --keep {keep:g}.")
         # One of ten clients takes part in the only round, which leaves the model trained on a tenth of the data.

@@ -66,14 +66,15 @@ def compare_command(
         except KeyboardInterrupt:
             err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
             raise typer.Exit(130) from None
-        about = f"{model} on {data_}, {protocol}, {victims} victims, {steps} steps, {seeds} seeds from {seed}"
+        about = f"{spec.shown(model)} on {spec.shown(data_)}, {protocol}, {victims} victims, {steps} steps, "
+        about += f"{seeds} seeds from {seed}, {'trained' if trained else 'untrained'}"
         head, cells = _table(found)
         table = Table(*head, box=None, pad_edge=False)
         for row in cells:
             table.add_row(*map(escape, row))
         out.print(table)
         with drawing(folder):
-            _write_page(folder / PAGE, found, threshold, about=f"{about}, {'trained' if trained else 'untrained'}")
+            _write_page(folder / PAGE, found, threshold, about=about)
     out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
 
 
@@ -187,9 +188,13 @@ def _cells(balance: Balance) -> list[str]:
 
 def _write_page(path: Path, found: list[Balance], threshold: float, about: str) -> None:
     """The trade-off: accuracy to the right, what stays hidden upwards; the best defenses are at the top right."""
-    points = {balance.defense: [(balance.accuracy, 1 - balance.ssim)] for balance in found}
+    found = [balance._replace(defense=spec.shown(balance.defense)) for balance in found]
+    points: dict[str, list[charts.Point]] = {}
+    for balance in found:  # files in different folders may share their name
+        points.setdefault(balance.defense, []).append((balance.accuracy, 1 - balance.ssim))
     drawn = charts.scatter(points, x="accuracy", y="1 - SSIM", threshold=1 - threshold)
-    words = "Above the dashed line the strongest attack's mean SSIM is below the threshold. "
+    words = "Accuracy is that of the lowest validation loss or else of the last round. Above the dashed line the "
+    words += "strongest attack's mean SSIM is below the threshold. "
     verdicts = [[balance.defense, balance.verdict] for balance in found]
     charts.write_charts(
         path,

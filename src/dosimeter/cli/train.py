@@ -56,7 +56,7 @@ def train_command(
             write_training(
                 folder / PAGE,
                 {seed_: each.history for seed_, each in found.items()},
-                about=f"{model} on {data_}, {protocol}, defense {defense}",
+                about=_about(model, data_, protocol, defense),
             )
     out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
 
@@ -104,7 +104,7 @@ def follow_command(
                 at=set(moments),
                 servers=[spec.make("server", words, servers.BY_NAME) for words in server or ["honest"]],
                 folder=folder,
-                names={"model": model, "data": data_},
+                names={"model": spec.shown(model), "data": spec.shown(data_)},
                 workers=workers,
             )
         except KeyboardInterrupt:
@@ -114,10 +114,13 @@ def follow_command(
             err.print(early, highlight=False, soft_wrap=True)
         out.print(_leaks(points))
         with drawing(folder):
-            write_leakage(
-                folder / PAGE, points, about=f"{model} on {data_}, {protocol}, defense {defense}, {attack}. {early}"
-            )
+            about = f"{_about(model, data_, protocol, defense)}, {spec.shown(attack)}. {early}"
+            write_leakage(folder / PAGE, points, about=about)
     out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
+
+
+def _about(model: str, data_: str, protocol: str, defense: str) -> str:
+    return f"{spec.shown(model)} on {spec.shown(data_)}, {protocol}, defense {spec.shown(defense)}"
 
 
 def _said(seed: int, found: Training) -> str:
