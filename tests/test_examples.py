@@ -9,9 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+ADDING = sorted((ROOT / "examples" / "adding").glob("*.py"))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*EXAMPLES, *ADDING], ids=lambda p: p.stem)
 def test_an_example_runs(path: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -52,3 +53,60 @@ def test_commands_in_the_documents_name_options_that_exist() -> None:
             known = {option for parameter in command.params for option in parameter.opts}
             for option in re.findall(r"(?<!\S)(--[a-z-]+)", rest):
                 assert option in known, f"{page.name}: {name} {option}"
+
+
+@pytest.mark.parametrize("path", ADDING, ids=lambda p: p.stem)
+def test_a_part_of_ones_own_is_one_short_file_and_runs_as_its_first_command_says(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from typer.testing import CliRunner
+
+    from dosimeter.cli import app
+
+    text = path.read_text()
+    assert len(text.splitlines()) < 60
+    assert path.name in (ROOT / "docs" / "adding.md").read_text()
+    command = re.search(r"^dosimeter (audit .*)$", text, re.M)
+    assert command is not None
+    monkeypatch.chdir(ROOT)
+    words = re.sub(r"steps=\d+", "steps=3", command.group(1)).split()
+    short = [] if any("steps=" in word for word in words) else ["--steps", "2"]
+    found = CliRunner().invoke(
+        app, [*words, *short, "--victims", "1", "--json", "--out", str(tmp_path / "run")], catch_exceptions=False
+    )
+    assert found.exit_code == 0, found.output
+    told = {
+        "attack": "Blurred(radius=2)",
+        "defense": "Sketch(share=0.3)",
+        "model": "model.py:small:width=16",
+        "metric": '"edges"',
+    }
+    assert told[path.stem] in (tmp_path / "run" / "records.json").read_text()
+    assert ("Edges" in (tmp_path / "run" / "report.html").read_text()) == (path.stem == "metric")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--defense {own}:Need", "needs a value of 'level'; write Need:level=..."),
+        ("--defense {own}:Need:level=often", "expects a number, got 'often'"),
+        ("--defense {own}:Need:share=1", "Unknown setting of defense 'Need' 'share'"),
+        ("--defense {own}:Broken", "cannot be made: ValueError: no"),
+        ("--attack {own}:nothing", "Unknown function"),
+        ("--metric {own}:Need", "Expected a dosimeter.Metric"),
+    ],
+)
+def test_a_part_of_ones_own_that_cannot_be_made_is_refused_in_a_line(words: str, said: str, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from dosimeter.cli import app
+
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from dataclasses import dataclass\nimport dosimeter as dm\n\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Need(dm.Defense):\n    level: float\n\n"
+        "class Broken(dm.Defense):\n    def __init__(self):\n        raise ValueError('no')\n"
+    )
+    found = CliRunner().invoke(app, ["audit", "--victims", "1", *words.format(own=own).split()])
+    assert found.exit_code == 2, found.output
+    assert said in " ".join(found.output.split())

@@ -29,6 +29,7 @@ from dosimeter.data import Dataset, load, partition, pick, pick_decoys
 from dosimeter.defenses import Defense
 from dosimeter.errors import DosimeterError
 from dosimeter.federated import Federation, Protocol, train
+from dosimeter.metrics import Metric
 from dosimeter.reports import report
 from dosimeter.types import ThreatModel, Victims
 
@@ -43,6 +44,7 @@ __all__ = [
     "Federation",
     "GuessSteps",
     "Interrupted",
+    "Metric",
     "Protocol",
     "Result",
     "Search",

@@ -33,7 +33,7 @@ from dosimeter.errors import ModelError
 
 DIGITS = 16
 OURS = Path(__file__).parent
-APART = {"benchmarks", "cli", "errors", "files", "flower", "progress", "reports", "store"}
+APART = {"benchmarks", "cli", "drafts", "errors", "files", "flower", "progress", "reports", "store"}
 """Rooms of ours on which no result depends."""
 NAMED = {"dosimeter", "torch", *sys.stdlib_module_names}
 _CACHED = type(cache(len))

@@ -1,4 +1,4 @@
-"""From words on the command line to parts: `ig:tv=0.01,restarts=2` and `path/to/file.py:make_model`."""
+"""From words on the command line to parts: `ig:tv=0.01,restarts=2` and `path/to/file.py:make_model:width=8`."""
 
 import inspect
 import re
@@ -10,17 +10,27 @@ from operator import or_
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from dosimeter.errors import SettingError, unknown
+from dosimeter.errors import DosimeterError, SettingError, unknown
 
 T = TypeVar("T")
 
 
 def make(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], *, hint: str = "", **more: object) -> T:
-    """The part that `name:key=value,key=value` describes; `more` are settings that other options gave.
+    """The part that `name:key=value,key=value` or `path/to/file.py:name:key=value` describes.
 
     Args:
         hint: what to say of names that are not there.
+        more: settings that other options gave.
     """
+    return maker(kind, text, catalogue, hint=hint, **more)()
+
+
+def maker(
+    kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], *, hint: str = "", **more: object
+) -> Callable[[], T]:
+    """`make` up to the last act: what is wrong with the words is said now, the part is made when it is called."""
+    if is_own(text):
+        return _own_maker(kind, text, more)
     name, settings = parse(kind, text, catalogue, hint=hint)
     given = {key: value for key, value in more.items() if value is not None}
     for key in given:
@@ -29,14 +39,34 @@ def make(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], *, hin
         if key not in inspect.signature(catalogue[name]).parameters:
             raise SettingError(f"The {kind} {name!r} has no setting {key!r}; leave --{key} out.")
     for key, parameter in inspect.signature(catalogue[name]).parameters.items():
-        if parameter.default is parameter.empty and key not in {*settings, *given}:
+        needed = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if needed and key not in {*settings, *given}:
             raise SettingError(f"The {kind} {name!r} needs a value of {key!r}; write {name}:{key}=...")
-    return catalogue[name](**settings, **given)
+    return partial(catalogue[name], **settings, **given)
+
+
+def _own_maker(kind: str, text: str, more: Mapping[str, object]) -> Callable[[], Any]:
+    """A part of the user's own, with its settings."""
+    words = text.partition(".py:")[2]
+    found = maker(kind, words, {words.partition(":")[0]: own(kind, text)}, **dict(more))  # type: ignore[arg-type]
+
+    def make() -> Any:
+        try:
+            return found()
+        except DosimeterError:
+            raise
+        except Exception as reason:  # whatever the user's program raises is the user's to see, in one line
+            raise SettingError(f"The {kind} {text!r} cannot be made: {type(reason).__name__}: {reason}") from reason
+
+    return make
 
 
 def joined(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]]) -> T:
-    """Several parts joined by |, each of which is described as for `make`; a user's own is path/to/file.py:function."""
-    parts: list[Any] = [own(kind, part)() if is_own(part) else make(kind, part, catalogue) for part in text.split("|")]
+    """Several parts joined by |, each of which is described as for `make`."""
+    parts: list[Any] = [make(kind, part, catalogue) for part in text.split("|")]
     whole: T = reduce(or_, parts)
     return whole
 
@@ -73,14 +103,17 @@ def parse(
             raise SettingError(unknown(f"setting of {kind} {name!r}", key, allowed))
         if key in settings:
             raise SettingError(f"The setting {key!r} of {kind} {name!r} is given twice; give it once.")
-        settings[key] = _convert(f"{kind} {name!r}", key, value, _hints(maker)[key])
+        settings[key] = _convert(f"{kind} {name!r}", key, value, _hint(maker, key))
     return name, settings
 
 
-def _hints(maker: Callable[..., object]) -> dict[str, Any]:
+def _hint(maker: Callable[..., object], key: str) -> Any:
+    """The type that a setting is declared with; without one that of its default, or a word."""
+    default = inspect.signature(maker).parameters[key].default
     while isinstance(maker, partial):
         maker = maker.func
-    return get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
+    hints = get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
+    return hints.get(key, str if default in (None, inspect.Parameter.empty) else type(default))
 
 
 def _convert(owner: str, key: str, value: str, hint: Any) -> object:
@@ -133,8 +166,9 @@ def is_own(text: str) -> bool:
 
 
 def own(kind: str, text: str) -> Callable[..., Any]:
-    """The function of `path/to/file.py:function`. The file is the user's own program and is run as such."""
-    place, _, name = text.rpartition(":")
+    """What `path/to/file.py:name` names. The file is the user's own program and is run as such."""
+    place, _, name = text.partition(".py:")
+    place, name = (f"{place}.py", name.partition(":")[0]) if name else ("", "")
     if not place:
         raise SettingError(f"A {kind} of your own is given as path/to/file.py:function, got {text!r}.")
     path = Path(place)

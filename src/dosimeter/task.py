@@ -85,8 +85,8 @@ class _Maker(NamedTuple):
 
 
 def _own(words: str) -> _Maker:
-    """path/to/file.py:function"""
-    make = spec.own("model", words)
+    """path/to/file.py:function:key=value"""
+    make: Callable[[], object] = spec.maker("model", words, {})
 
     def build(_dataset: data.Dataset | None, seed: int) -> nn.Module:
         with scoped(seed, "weights"):

@@ -4,7 +4,8 @@ import inspect
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -321,3 +322,20 @@ def test_the_server_stands_in_the_threat_model() -> None:
     threat = dm.ThreatModel(server="first-layer", labels=True)
     with pytest.raises(SettingError, match="say one of them"):
         dm.audit(model, victims, attack=attack, threat=threat)
+
+
+def test_a_metric_of_ones_own_stands_wherever_scores_do(tmp_path: Path) -> None:
+    victims = dm.pick(dm.load("mnist-5k", size=8), 2, seed=0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    far = dm.Metric(name="far", function=lambda a, b: (a - b).abs().flatten(1).amax(1), higher=False, label="Farthest")
+    attack = dm.presets.inverting_gradients(steps=3)
+    result = dm.audit(model, victims, attack=attack, metrics=[far])
+    expected = (result.images - result.originals).abs().amax((1, 2, 3, 4))
+    assert [record["far"] for record in result.records] == pytest.approx(expected.tolist())
+    assert result.scores["scores"]["far"]["mean"] == pytest.approx(float(expected.mean()))
+    assert "far" in result.scores["baseline"]
+    assert "FAR" in result.summary()
+    assert "Farthest" in dm.report(result, tmp_path / "run").read_text()
+    assert result.scores["scores"]["mse_standardised"]["mean"] == pytest.approx(result.scores["scores"]["mse"]["mean"])
+    with pytest.raises(SettingError, match="'ssim' is that of a score of ours"):
+        dm.audit(model, victims, attack=attack, metrics=[replace(far, name="ssim")])

@@ -220,7 +220,7 @@ def _shadow(
 
 def _settings(seen: Seen, setting: Setting, yardstick: Yardstick, names: dict[str, Any]) -> dict[str, Any]:
     """What was set, as plain values."""
-    more = {"victims": 1, "threshold": yardstick.threshold, "lpips": yardstick.lpips.name if yardstick.lpips else None}
+    more = {"victims": 1} | yardstick.settings()
     return (
         {"data": "captured"}
         | names
@@ -241,7 +241,7 @@ def _judge(
 ) -> Result:
     """The reconstruction beside the truth, as in any audit."""
     among = classes(seen.client, setting, truth.batch)
-    verdict = judge(truth, found, blind, yardstick, classes=among)
+    verdict = judge(truth, found, blind, yardstick, std=seen.client.std.cpu(), classes=among)
     verdict.summary.pop("trained", None)  # how the client trained is not part of the truth
     return Result(
         **shared,

@@ -10,7 +10,12 @@ from torch import Tensor
 
 from dosimeter import checks, metrics
 from dosimeter.attacks.labels import usable
+from dosimeter.errors import SettingError
+from dosimeter.metrics import Metric
 from dosimeter.types import DIVERGED, UNTOLD, ZERO_UPDATE, Reconstruction, Record, Shape, Trained, Victims
+
+BESIDE = {metric.name for metric in metrics.STANDARD[3:] + metrics.in_units_of(torch.ones(1, 1, 1))}
+"""Scores whose baseline stands in the summary alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +26,25 @@ class Yardstick:
     decoys: Tensor | None = None  # (m, C, H, W) other images for the identification rate
     lpips: metrics.Lpips | None = None
     delta: float | None = None  # distance from the truth beyond which an adversary has missed it (Bayes, Sec. 4)
+    metrics: tuple[Metric, ...] = ()  # scores of the user's own
 
     def __post_init__(self) -> None:
+        known = {metric.name for metric in self.scored(torch.ones(1, 1, 1)) if metric not in self.metrics}
+        if twice := known.intersection(metric.name for metric in self.metrics):
+            raise SettingError(f"The name {min(twice)!r} is that of a score of ours; give your metric another one.")
         checks.share("An image that counts as read", "an SSIM (threshold)", self.threshold, zero=False)
         checks.at_least("An image that counts as missed", "a distance delta", self.delta, 0)
+
+    def scored(self, std: Tensor) -> tuple[Metric, ...]:
+        """All scores, for a model that divides images by `std` (C, 1, 1)."""
+        perceived = () if self.lpips is None else (metrics.of_lpips(self.lpips),)
+        return (*metrics.STANDARD, *metrics.in_units_of(std), *perceived, *self.metrics)
+
+    def settings(self) -> dict[str, Any]:
+        """What was set, as plain values."""
+        found = {"threshold": self.threshold, "lpips": self.lpips.name if self.lpips else None}
+        own = {metric.name: metric.described() for metric in self.metrics}
+        return found | {"metrics": own} if own else found
 
 
 class Verdict(NamedTuple):
@@ -54,12 +74,14 @@ def judge(
     blind: Reconstruction,
     yardstick: Yardstick,
     *,
+    std: Tensor,
     trained: Trained | None = None,
     classes: int | None = None,
 ) -> Verdict:
     """Match every update's images to its victims, score them and count successes.
 
     Args:
+        std: (C, 1, 1) what the model divides images by, for scores in its units.
         trained: how clients trained locally, to judge an attack that had to guess it.
         classes: among how many the attack recovered the labels; None where it was granted them.
     """
@@ -69,8 +91,9 @@ def judge(
     images, baseline = (torch.nan_to_num(x).clamp(0, 1) for x in (raw, floor_raw))
     truth = victims.images.flatten(0, 1)
     # Scores clip for themselves; their min-max variants want the images as the attack left them.
-    scores = metrics.score_images(raw.flatten(0, 1), truth, lpips=yardstick.lpips)
-    floor = metrics.score_images(floor_raw.flatten(0, 1), truth, lpips=yardstick.lpips)
+    scored = yardstick.scored(std)
+    scores = metrics.score_images(raw.flatten(0, 1), truth, scored)
+    floor = metrics.score_images(floor_raw.flatten(0, 1), truth, scored)
     read = scores["ssim"] >= yardstick.threshold
     named = None
     if yardstick.decoys is not None and len(yardstick.decoys):
@@ -86,7 +109,7 @@ def judge(
 def judge_transformed(found: Tensor, seen: Tensor, threshold: float) -> dict[str, Any]:
     """Scores against the images that clients trained on, where a defense changed them, (V, B, C, H, W) twice."""
     order = metrics.match_batches(found, seen)
-    scores = metrics.score_images(_arrange(found, order).flatten(0, 1), seen.flatten(0, 1), lpips=None)
+    scores = metrics.score_images(_arrange(found, order).flatten(0, 1), seen.flatten(0, 1))
     read = scores["ssim"] >= threshold
     return _rate(read) | {key: metrics.summarise(scores[key]) for key in ("ssim", "psnr")}
 
@@ -136,7 +159,7 @@ def _record(evidence: _Evidence, i: int) -> Record:
     record["read"] = bool(read[i])
     if named is not None:
         record["identified"] = bool(named[i])
-    record["baseline"] = {key: float(floor[key][i]) for key in ("mse", "psnr", "ssim", "lpips") if key in floor}
+    record["baseline"] = {key: float(floor[key][i]) for key in floor if key not in BESIDE}
     return record | course(found, v)
 
 

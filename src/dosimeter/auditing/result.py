@@ -65,7 +65,7 @@ class Result:
             f"defense {s['defense']}" + ("" if self.threat.server == "honest" else f", server {self.threat.server}"),
             f"  images read (SSIM >= {s['threshold']}): {self.scores['success']['text']}",
         ]
-        for key in ("ssim", "psnr", "lpips"):
+        for key in ("ssim", "psnr", "lpips", *s.get("metrics", {})):
             if key in scores:
                 one = scores[key]
                 blind = floor[key]["mean"]

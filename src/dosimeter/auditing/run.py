@@ -1,18 +1,20 @@
 """The audit itself: check everything, then step, attack and judge."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dosimeter import engine, metrics
+from dosimeter import engine
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.judge import Yardstick, judge, judge_transformed
 from dosimeter.auditing.observing import trained_on
 from dosimeter.auditing.result import Interrupted, Result, environment
 from dosimeter.auditing.setting import Setting
 from dosimeter.defenses import Defense, NoDefense
+from dosimeter.metrics import Lpips, Metric
 from dosimeter.progress import bar
 from dosimeter.servers import Honest, Tamper
 from dosimeter.types import Attack, BatchNorm, Loss, Step, ThreatModel, Victims, Way
@@ -41,8 +43,9 @@ def audit(
     explain: bool = False,
     threshold: float = 0.5,
     decoys: Tensor | None = None,
-    lpips: metrics.Lpips | None = None,
+    lpips: Lpips | None = None,
     delta: float | None = None,
+    metrics: Sequence[Metric] = (),
     names: dict[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Result:
@@ -73,6 +76,7 @@ def audit(
         threshold: SSIM from which an image counts as read.
         decoys: other images (m, C, H, W), among which a reconstruction should point at its own victim.
         lpips: a loaded LPIPS network; that score is left out without it.
+        metrics: scores of your own, which then stand in records, tables and pages.
         delta: distance (L2 over pixels) from which on a reconstruction has missed its image; adds the adversarial risk.
         names: what to call model and data in the report.
         progress: show a bar; by default when standard error is a terminal.
@@ -95,7 +99,7 @@ def audit(
         rounds=rounds,
         same_client=same_client,
     )
-    yardstick = Yardstick(threshold, decoys, lpips, delta)
+    yardstick = Yardstick(threshold, decoys, lpips, delta, tuple(metrics))
     return perform(model, victims, setting, yardstick, names=names, explain=explain, progress=progress)
 
 
@@ -116,15 +120,16 @@ def perform(
         found, blind = job.run(advance)
     seconds = time.perf_counter() - began
     reached = victims.take(slice(len(found.stopped)))
-    verdict = judge(reached, found, blind, yardstick, trained=job.trained, classes=job.classes)
+    std = job.target.std.cpu()
+    verdict = judge(reached, found, blind, yardstick, std=std, trained=job.trained, classes=job.classes)
     made = trained_on(reached, setting)
     if not torch.equal(made, reached.images):
         verdict.summary["transformed"] = judge_transformed(found.images, made, yardstick.threshold)
-    lpips = yardstick.lpips.name if yardstick.lpips else None
     result = Result(
         settings=(names or {"model": type(model).__name__, "data": "the caller's"})
         | job.settings()
-        | {"victims": len(reached.ids), "threshold": yardstick.threshold, "lpips": lpips},
+        | {"victims": len(reached.ids)}
+        | yardstick.settings(),
         threat=job.threat,
         records=verdict.records,
         scores=verdict.summary,

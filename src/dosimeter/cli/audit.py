@@ -29,7 +29,7 @@ from dosimeter.auditing import (
 )
 from dosimeter.cli import captured
 from dosimeter.cli.console import drawing, err, out, refusals
-from dosimeter.cli.parts import gibibytes, guessing, load_lpips
+from dosimeter.cli.parts import gibibytes, guessing, load_lpips, load_metrics
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
 from dosimeter.reports import PAGE, print_result, write_page
@@ -116,6 +116,9 @@ def audit_command(
     decoys: Annotated[int, typer.Option(help="Other images in the identification test.")] = 99,
     lpips: Annotated[
         Path | None, typer.Option(help="LPIPS weights; lpips_alex.pth in DOSIMETER_DATA is found.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="A score of your own: path/to/file.py:NAME. May be repeated.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: Annotated[Precision, typer.Option(help="Precision of the attack.")] = Precision.float32,
@@ -213,7 +216,7 @@ def audit_command(
             out.print(_plan(task, setting))
             return
         others = data.pick_decoys(task.dataset, task.victims, decoys, seed=seed, split=split)
-        yardstick = Yardstick(threshold, others, load_lpips(lpips), delta)
+        yardstick = Yardstick(threshold, others, load_lpips(lpips), delta, load_metrics(metric))
         name = f"{task.dataset.name}-{Path(model.partition(':')[0]).stem}-{AUTO if whole else chosen.name}"
         with reserve(out_ or Path("runs") / name, overwrite=overwrite, numbered=out_ is None) as (place, folder):
             if whole:

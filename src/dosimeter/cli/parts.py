@@ -49,6 +49,15 @@ def gibibytes(budget: float) -> int:
     return max(1, round(budget * 2**30))
 
 
+def load_metrics(words: list[str] | None) -> tuple[metrics.Metric, ...]:
+    """Metrics of the user's own, each given as path/to/file.py:NAME."""
+    found = tuple(spec.own("metric", each) for each in words or ())
+    for each, metric in zip(words or (), found, strict=True):
+        if not isinstance(metric, metrics.Metric):
+            raise SettingError(f"Expected a dosimeter.Metric at {each!r}, got a {type(metric).__name__}.")
+    return found  # type: ignore[return-value]
+
+
 def load_lpips(path: Path | None) -> metrics.Lpips | None:
     """LPIPS by the weights that were named or that are at hand."""
     found = path or metrics.find_weights(None)

@@ -8,7 +8,7 @@
     score      all of it for a matched batch, and summaries
 
 Metrics see the truth. They are for scoring after an attack has returned; nothing here is imported by an attack.
-Images are (n, C, H, W) in [0, 1], scores (n,); `HIGHER_IS_BETTER` gives each score's direction.
+Images are (n, C, H, W) in [0, 1], scores (n,); a `Metric` is a score with its name and direction.
 """
 
 from dosimeter.metrics.images import clip, min_max, mse, psnr, ssim, ssim_shifted
@@ -16,12 +16,13 @@ from dosimeter.metrics.labels import align_labels, even_guess, label_overlap
 from dosimeter.metrics.lpips import Lpips, find_weights
 from dosimeter.metrics.matching import match_batch, match_batches
 from dosimeter.metrics.rates import Rate, identification, rate, wilson
-from dosimeter.metrics.score import HIGHER_IS_BETTER, PSNR_CAP, Scores, score_images, summarise
+from dosimeter.metrics.score import PSNR_CAP, STANDARD, Metric, Scores, in_units_of, of_lpips, score_images, summarise
 
 __all__ = [
-    "HIGHER_IS_BETTER",
     "PSNR_CAP",
+    "STANDARD",
     "Lpips",
+    "Metric",
     "Rate",
     "Scores",
     "align_labels",
@@ -29,11 +30,13 @@ __all__ = [
     "even_guess",
     "find_weights",
     "identification",
+    "in_units_of",
     "label_overlap",
     "match_batch",
     "match_batches",
     "min_max",
     "mse",
+    "of_lpips",
     "psnr",
     "rate",
     "score_images",

@@ -1,7 +1,7 @@
 """How like two images are: MSE, PSNR, SSIM, and SSIM where the reconstruction may be shifted.
 
 All functions take batches (n, C, H, W) of floating-point images and give one value an image, (n,). They are pure, keep
-the dtype and can be differentiated. Larger is better for PSNR and SSIM, smaller for MSE (`HIGHER_IS_BETTER`).
+the dtype and can be differentiated. Larger is better for PSNR and SSIM, smaller for MSE.
 """
 
 from typing import Literal

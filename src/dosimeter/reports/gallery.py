@@ -7,7 +7,7 @@ from torch import Tensor
 from dosimeter.auditing import Result
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.pictures import THUMBNAIL, embed
-from dosimeter.reports.words import count, number, ssim
+from dosimeter.reports.words import count, number, shown, ssim
 from dosimeter.types import Record
 
 MOST = 128
@@ -70,10 +70,10 @@ def _highlight(result: Result, record: Record, name: str) -> Html:
     ]
     floor = record["baseline"]
     assert isinstance(floor, dict)
-    pairs = [(key, "dB" if key == "psnr" else "") for key in ("ssim", "psnr", "lpips") if key in record]
     lines = [
-        tag("tr", tag("th", key.upper(), scope="row"), *(_td(value, unit) for value in (record[key], floor.get(key))))
-        for key, unit in pairs
+        tag("tr", tag("th", label, scope="row"), *(_td(value, unit) for value in (record[key], floor.get(key))))
+        for key, label in shown(result).items()
+        for unit in ("dB" if key == "psnr" else "",)
     ]
     head = tag("thead", tag("tr", tag("td"), tag("th", "with update", scope="col"), tag("th", "without", scope="col")))
     table = tag("table", head, tag("tbody", *lines), class_="small")

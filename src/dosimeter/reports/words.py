@@ -4,21 +4,28 @@ import math
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+import torch
+
 from dosimeter.auditing import Captured, Outcome, Result
-from dosimeter.metrics import HIGHER_IS_BETTER
+from dosimeter.metrics import STANDARD, in_units_of
 from dosimeter.types import Record, ThreatModel
 
-SCORES = {
-    "ssim": ("SSIM", "structure, 1 is equal"),
-    "psnr": ("PSNR", "dB, more is nearer"),
-    "mse": ("MSE", "squared error a pixel, 0 is equal"),
-    "lpips": ("LPIPS", "distance in a network's features, 0 is equal"),
-    "ssim_shifted": ("SSIM, shifted", "best over small shifts"),
-    "ssim_minmax": ("SSIM, min-max", "brightness and contrast forgiven"),
-    "psnr_minmax": ("PSNR, min-max", "dB, brightness and contrast forgiven"),
-    "mse_minmax": ("MSE, min-max", "brightness and contrast forgiven"),
-}
-"""Each score's name and what it measures, in the order of tables."""
+LPIPS = {"label": "LPIPS", "about": "distance in a network's features, 0 is equal", "higher": False}
+
+
+def described(result: Result) -> dict[str, dict[str, Any]]:
+    """Each score's label, what it measures and its direction, in the order of tables, the user's own last."""
+    ours = {metric.name: metric.described() for metric in (*STANDARD, *in_units_of(torch.ones(1, 1, 1)))}
+    seen = {"lpips": LPIPS, "lpips_vgg": LPIPS | {"label": "LPIPS, VGG-16"}}
+    first = {name: ours[name] for name in ("ssim", "psnr", "mse")}
+    return {**first, **seen, **ours, **result.settings.get("metrics", {})}
+
+
+def shown(result: Result) -> dict[str, str]:
+    """{name: label} of the scores that stand beside pictures."""
+    about = described(result)
+    wanted = ("ssim", "psnr", "lpips", *result.settings.get("metrics", {}))
+    return {name: about[name]["label"] for name in wanted if name in result.scores["scores"]}
 
 
 class Row(NamedTuple):
@@ -193,15 +200,15 @@ def interruption(result: Outcome) -> str:
 def rows(result: Result) -> list[Row]:
     """The table of scores."""
     found, floor = result.scores["scores"], result.scores["baseline"]
-    order = [key for key in SCORES if key in found] + [key for key in found if key not in SCORES]
-    return [_row(key, found[key], floor.get(key, {})) for key in order]
+    about = described(result)
+    about |= {key: {"label": key, "about": "", "higher": True} for key in found if key not in about}
+    return [_row(words, found[key], floor.get(key, {})) for key, words in about.items() if key in found]
 
 
-def _row(key: str, one: dict[str, float], floor: dict[str, float]) -> Row:
-    name, about = SCORES.get(key, (key, ""))
-    worst = one["max" if HIGHER_IS_BETTER.get(key, True) else "min"]
-    shown = (number(value) for value in (one["mean"], one["std"], one["median"], worst, floor.get("mean")))
-    return Row(name, about, *shown)
+def _row(about: dict[str, Any], one: dict[str, float], floor: dict[str, float]) -> Row:
+    worst = one["max" if about["higher"] else "min"]
+    texts = (number(value) for value in (one["mean"], one["std"], one["median"], worst, floor.get("mean")))
+    return Row(about["label"], about["about"], *texts)
 
 
 def shares(result: Result) -> list[Share]:
