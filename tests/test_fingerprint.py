@@ -182,6 +182,33 @@ def test_any_change_of_a_module_tells() -> None:
     assert fingerprint.of(order[0]) != fingerprint.of(order[1])
 
 
+LAYERS: list[Callable[[], nn.Module]] = [
+    lambda: nn.LSTM(3, 4), lambda: nn.LSTM(3, 4, bidirectional=True), lambda: nn.MultiheadAttention(4, 2),
+    lambda: nn.TransformerEncoderLayer(4, 2, 8), lambda: nn.BatchNorm2d(3), lambda: nn.Embedding(5, 3),
+    lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)),
+    lambda: nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)), lambda: nn.ModuleDict({"a": nn.Linear(1, 1)}),
+    lambda: nn.Conv2d(3, 3, 3, padding=1), lambda: nn.Conv2d(3, 3, 3, padding=1, padding_mode="reflect"),
+    lambda: torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU())),
+    lambda: torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.Tanh())),
+]  # fmt: skip
+
+
+def test_layers_of_every_kind_are_told() -> None:
+    found = []
+    for make in LAYERS:
+        torch.manual_seed(0)
+        found.append(fingerprint.of(make()))
+        torch.manual_seed(0)
+        assert found[-1] == fingerprint.of(make())
+    assert len(set(found)) == len(LAYERS)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_module_is_what_was_compiled() -> None:
+    assert fingerprint.of(torch.compile(Net())) == fingerprint.of(torch.compile(Net()))
+    assert fingerprint.of(torch.compile(Net())) != fingerprint.of(torch.compile(Net(torch.tanh)))
+
+
 def test_what_a_module_was_used_for_does_not_tell() -> None:
     net = Net()
     before = fingerprint.of(net)
@@ -318,5 +345,6 @@ def test_the_program_tells_its_source_and_torchs_version(monkeypatch: pytest.Mon
 def test_arrays_and_scalars() -> None:
     array = np.arange(4)
     kinds: list[object] = [array, array.astype(np.int32), array[:2], list(range(4)), np.int64(1), 1, np.float64(1)]
+    kinds += [array.astype(object), Path("nowhere"), Path("elsewhere")]
     assert len({fingerprint.of(kind) for kind in kinds}) == len(kinds)
     assert fingerprint.of(array[::2]) == fingerprint.of(array[::2].copy())

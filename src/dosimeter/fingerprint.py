@@ -18,6 +18,7 @@ import hashlib
 import importlib.metadata
 import re
 import sys
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, cached_property
@@ -98,10 +99,14 @@ class _Reader:
         match value:
             case Tensor():
                 return self._tensor(value)
+            case np.ndarray() if value.dtype.hasobject:
+                return _join("array", np.shape(value), self.read(value.tolist()))
             case np.ndarray() | np.generic():
                 return _join("array", value.dtype.str, np.shape(value), np.ascontiguousarray(value).tobytes())
             case Path():
-                return _join("file", of_file(value))
+                return _join("file", of_file(value)) if value.is_file() else _join("path", str(value))
+            case weakref.ref():
+                return _join("weak", self.read(value()))
             case type():
                 return self._class(value)
             case ModuleType():
@@ -131,8 +136,8 @@ class _Reader:
 
     def _object(self, value: Any) -> bytes:
         kind = type(value)
-        if isinstance(inner := getattr(value, "_orig_mod", None), nn.Module):
-            return self._of(inner)  # what torch.compile made faster
+        if kind.__qualname__ == "OptimizedModule" and isinstance(value, nn.Module):
+            return self.read(value._orig_mod)  # which torch.compile made faster
         if isinstance(value, nn.Module):
             return _join(self.read(kind), *self._sorted(_parts_of(value)))
         if isinstance(getattr(kind, "fingerprint", None), property | cached_property):
@@ -179,13 +184,13 @@ class _Reader:
     def _class(self, kind: type) -> bytes:
         if place := _installed(kind.__module__):
             return _join("class", *place, kind.__qualname__)
-        inside = {
-            name: value
-            for name, value in vars(kind).items()
+        inside = [
+            (name, self._known(value))
+            for name, value in sorted(vars(kind).items())
             if isinstance(value, FunctionType) or not name.startswith(("__", "_abc_"))
-        }
+        ]
         file = self.read(sys.modules.get(kind.__module__))
-        return _join("class", kind.__qualname__, file, self.all(*kind.__bases__), *self._sorted(inside))
+        return _join("class", kind.__qualname__, file, self.all(*kind.__bases__), inside)
 
     def _function(self, function: FunctionType) -> bytes:
         home, program = str(function.__globals__.get("__name__")), function.__code__
@@ -200,7 +205,7 @@ class _Reader:
         return _join("function", own, named)
 
     def _known(self, value: object) -> bytes:
-        """Of a global, which may be a lock or a stream that no result depends on."""
+        """Of a global or an attribute of a class, which may be a lock or a stream that no result depends on."""
         try:
             return self.read(value)
         except ModelError:
