@@ -79,6 +79,8 @@ def call(*words: str) -> tuple[int, str, str]:
 
 
 SOLVE = ("audit", "--model", "mine.py:make", "--weights", "before.safetensors", "--attack", "analytic")
+UPDATE = ("--update", "update.safetensors")
+DATA = ("--data", "mnist-5k")
 NO_DATA = ("--shape", "1,28,28", "--out", "run")
 
 
@@ -120,7 +122,7 @@ def test_weights_that_changed_at_an_unknown_rate_make_no_certificate(here: Path)
 
 
 def test_shadows_and_the_truth(here: Path) -> None:
-    words = ("--update", "update.safetensors", "--shadows", "2", "--truth", "truth.npz", "--decoys", "5", "--json")
+    words = (*UPDATE, *DATA, "--shadows", "2", "--truth", "truth.npz", "--decoys", "5", "--json")
     code, out, err = call(*SOLVE, *words, "--out", "run")
     assert code == 0, err
     document = json.loads(out)
@@ -155,17 +157,33 @@ def test_shadows_have_the_noise_of_what_was_sent(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(auditing.captured, "perform", noted)
-    code, _, _ = call(*SOLVE, *words, "--defense", "noise:sigma=0.01", "--shadows", "1", "--out", "run")
+    code, _, _ = call(*SOLVE, *words, "--defense", "noise:sigma=0.01", *DATA, "--shadows", "1", "--out", "run")
     assert code == 130
     assert units == [lr]
 
 
 def test_a_search_without_labels_and_a_folder_of_its_own(here: Path) -> None:
     words = ("audit", "--model", "mine.py:make", "--weights", "before.safetensors", "--update", "update.safetensors")
-    code, out, err = call(*words, "--steps", "5", "--shadows", "2")
+    code, out, err = call(*words, *DATA, "--steps", "5", "--shadows", "2")
     assert code == 0, err
     assert "On 2 updates of other images" in " ".join(out.replace("│", "").split())
     assert [p.name for p in (here / "runs").iterdir()] == ["captured-mine-ig-1"]
+
+
+def test_without_data_there_is_nothing_to_compare_with(here: Path) -> None:
+    code, out, err = call(*SOLVE, *UPDATE, "--truth", "truth.npz", "--out", "run")
+    assert code == 0, err
+    assert "there are no shadows, updates of images of your own" in " ".join(out.replace("│", "").split())
+    assert "--data" in out
+    document = read_run(here / "run").document
+    assert document is not None
+    assert document["settings"]["form"] == "of mnist-5k, for want of --data or --shape"
+    assert "shadows" not in document["settings"]
+    assert "identification" not in document["scores"]["judged"]  # decoys would be images of the data, too
+    for option in ("--shadows", "--decoys"):
+        code, _, err = call(*SOLVE, *UPDATE, "--truth", "truth.npz", option, "3")
+        assert code == 2
+        assert f"{option} are images of --data" in err
 
 
 def test_a_page_that_fails_leaves_the_run(here: Path) -> None:
@@ -210,8 +228,6 @@ def spoil(here: Path) -> None:
     np.savez("bright.npz", images=pixels[:1].astype(np.float32) + 7, labels=np.zeros(1, np.int64))
     np.savez("bare.npz", images=pixels)
 
-
-UPDATE = ("--update", "update.safetensors")
 
 BAD = [
     (("--update", "missing.safetensors"), "missing '1.bias'"),
@@ -280,7 +296,7 @@ def test_what_needs_data_is_refused_without_a_shape_too(here: Path) -> None:
     assert code == 2
     assert "give them with --weights" in err
     plain = (*plain, "--weights", "before.safetensors")
-    code, _, err = call(*plain, "--step", "local:steps=2,lr=0.1", "--guess-local-steps", "1+2")
+    code, _, err = call(*plain, *DATA, "--step", "local:steps=2,lr=0.1", "--guess-local-steps", "1+2")
     assert code == 2
     assert "--shadows 0" in err
     code, _, err = call(*plain, "--shadows", "-1")

@@ -47,7 +47,7 @@ def compare(match: float | None, found: Reconstruction, beside: Result | None, d
         dtype: of the attack. Solved images that explain their updates to rounding match equally well.
     """
     if beside is None:
-        return {"left_out": "there are no shadows: no updates of other images were made to compare with"}
+        return {"left_out": "there are no shadows, updates of images of your own to compare with (--data, --shadows)"}
     said: dict[str, Any] = {"updates": len(beside.victims.ids)}
     if "labels" in beside.scores:
         said["labels"] = beside.scores["labels"]

@@ -35,8 +35,10 @@ def is_asked(ctx: typer.Context) -> bool:
 def captured_command(ctx: typer.Context) -> None:
     """Audit one captured update, write its run folder and print what is to be said of it."""
     with refusals():
-        asked = Asked(**{field.name: ctx.params[field.name] for field in fields(Asked)})
-        _check_options(asked, _given(ctx))
+        given = _given(ctx)
+        words = {field.name: ctx.params[field.name] for field in fields(Asked) if field.name in ctx.params}
+        asked = Asked(**words, named="data_" in given)
+        _check_options(asked, given)
         setting = _setting(asked)
         material = load(asked, setting)
         setting = replace(setting, step=material.step)
@@ -103,7 +105,10 @@ def _check_options(asked: Asked, given: dict[str, str]) -> None:
         raise SettingError(unknown("--perturbed", asked.perturbed, get_args(Perturbed)))
     if asked.shadows < 0:
         raise SettingError(f"The number of shadows must be at least 0, got {asked.shadows}.")
-    if asked.guesses and asked.shape is None and asked.shadows:
+    unnamed = [given[name] for name in ("shadows", "decoys") if name in given and getattr(asked, name)]
+    if unnamed and not asked.named:
+        raise SettingError(f"{', '.join(unnamed)} are images of --data, and none was given; name some.")
+    if asked.guesses and asked.named and asked.shadows:
         raise SettingError(
             "Shadows train as --step says, which is to be guessed here; compare with none (--shadows 0)."
         )

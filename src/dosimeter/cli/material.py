@@ -52,6 +52,8 @@ class Asked:
     shape: str | None
     shadows: int
     perturbed: str
+    named: bool
+    """Whether --data was given, rather than left at its default."""
 
     @property
     def guesses(self) -> bool:
@@ -74,13 +76,15 @@ def load(asked: Asked, setting: Setting) -> Material:
     """Read model, weights, update and truth, and pick shadows."""
     assert asked.weights is not None
     dataset: data.Dataset | None = None
+    form = {}
     if asked.shape is not None:
         (model, name), shape = task.load_own_model(asked.model, seed=asked.seed), _shape(asked.shape)
     else:
-        model, name, dataset = task.load_model(
+        model, name, found = task.load_model(
             asked.model, asked.data_, seed=asked.seed, size=asked.size, channels=asked.channels
         )
-        shape = dataset.shape
+        shape, dataset = found.shape, found if asked.named else None
+        form = {} if asked.named else {"form": f"of {found.name}, for want of --data or --shape"}
     with rng.scoped(asked.seed, "defense", "model"):
         model = setting.defense.on_model(model, shape)
     weights = Path(asked.weights)
@@ -89,7 +93,7 @@ def load(asked: Asked, setting: Setting) -> Material:
     step = _step(asked, setting.step)
     update, said = _update(asked, model, step)
     plain = _plain(step, asked)
-    names = {"model": name, "weights": weights.name, "weights_fingerprint": fingerprint.of_file(weights)} | said
+    names = form | {"model": name, "weights": weights.name, "weights_fingerprint": fingerprint.of_file(weights)} | said
     shadows = None
     if dataset is not None and asked.shadows:
         shadows = data.pick(dataset, asked.shadows, batch=asked.batch, seed=asked.seed, split=asked.split)

@@ -19,6 +19,7 @@ SETTINGS = {
     "update_fingerprint": "Fingerprint of the update",
     "shadows": "Shadows",
     "shape": "Image (channels, height, width)",
+    "form": "Form of the images",
     "victims": "Victims",
     "batch": "Images in an update",
     "loss": "Loss",
