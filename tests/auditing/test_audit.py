@@ -16,6 +16,7 @@ import dosimeter as dm
 from dosimeter.auditing import Setting, estimate
 from dosimeter.defenses import Moment
 from dosimeter.errors import DataError, ModelError, SettingError, UpdateError
+from dosimeter.reports.page import render
 from dosimeter.types import Gradient
 
 
@@ -92,6 +93,18 @@ def test_batches_are_matched_image_by_image() -> None:
     swapped = F.mse_loss(result.images.flip(1), victims.images)
     assert straight < swapped
     assert result.settings["batch"] == 2
+
+
+def test_records_grow_with_the_images_and_not_with_their_square() -> None:
+    def audited(batch: int) -> dm.Result:
+        victims = dm.pick(dm.load("mnist-5k"), 1, batch=batch, seed=1)
+        return dm.audit(small_model(), victims, attack=dm.presets.labels_only(), progress=False)
+
+    few = audited(8)
+    eight, more, most = (len(json.dumps(result.document())) for result in (few, audited(32), audited(64)))
+    assert (most - more) / 32 == pytest.approx((more - eight) / 24, rel=0.05)  # characters that an image adds
+    assert few.document()["ids"] == list(few.victims.ids)
+    assert render(few).count(few.victims.ids[0]) <= 1
 
 
 def test_labels_can_be_recovered_instead_of_granted() -> None:
@@ -255,7 +268,7 @@ def test_a_search_by_lbfgs_does_not_depend_on_who_shares_the_tile(preset: Callab
     def run(who: slice, workers: int) -> list[dict[str, object]]:
         result = dm.audit(model, victims.take(who), attack=preset(steps=3), dtype=torch.float64, workers=workers)
         tiles.append(result.settings["tile"])
-        kept = ("id", "match", "label_used", "steps", "stopped")
+        kept = ("index", "match", "label_used", "steps", "stopped")
         return [{key: record[key] for key in kept if key in record} for record in result.records]
 
     tiles: list[int] = []

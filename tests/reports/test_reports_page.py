@@ -120,7 +120,7 @@ def test_names_are_text(colour: Result) -> None:
         colour,
         settings=colour.settings | settings,
         victims=colour.victims._replace(ids=(EVIL,) * 5),
-        records=[record | {"id": EVIL, "label": EVIL, "stopped": EVIL} for record in colour.records],
+        records=[record | {"label": EVIL, "stopped": EVIL} for record in colour.records],
         environment={EVIL: EVIL},
     )
     text = page.render(hostile, title=EVIL)

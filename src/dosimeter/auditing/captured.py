@@ -256,7 +256,7 @@ def _judge(
 
 def _record(found: Reconstruction, image: int) -> Record:
     """All that is to be said of an image without the truth."""
-    record: Record = {"victim": 0, "image": image, "id": "update"}
+    record: Record = {"victim": 0, "image": image}
     if found.labels is not None:
         record["label_used"] = told(found.labels[0, image])
     return record | course(found, 0)

@@ -148,7 +148,6 @@ def _record(evidence: _Evidence, i: int) -> Record:
     record: Record = {
         "victim": v,
         "image": b,
-        "id": victims.ids[v],
         "index": int(victims.indices[v, b]),
         "label": victims.labels[v, b].tolist(),
     }

@@ -53,6 +53,7 @@ class Result:
             "settings": self.settings,
             "threat": vars(self.threat),
             "scores": self.scores,
+            "ids": list(self.victims.ids),  # each names all images of a batch, so it stands once
             "records": self.records,
         }
         return document | {"panel": self.panel, "verdict": self.verdict} if self.panel else document

@@ -102,7 +102,7 @@ def point_of(result: Result, norms: Sequence[float] = ()) -> Point:
     if norms:
         batch = len(result.records) // len(norms)
         point["images"] = [
-            {"id": record["id"], "norm": norms[at // batch], "ssim": record["ssim"], "psnr": record["psnr"]}
+            {"index": record["index"], "norm": norms[at // batch], "ssim": record["ssim"], "psnr": record["psnr"]}
             for at, record in enumerate(result.records)
         ]
     return point

@@ -90,7 +90,7 @@ def _cell(result: Result, record: Record) -> Html:
     ]
     verdict = tag("span", "read", class_="chip hit") if record["read"] else None
     caption = tag("figcaption", tag("b", who), verdict, tag("br"), _label(record), tag("br"), scores)
-    return tag("figure", tag("div", *pair, class_="pair"), caption, title=record["id"])
+    return tag("figure", tag("div", *pair, class_="pair"), caption)
 
 
 def _captioned(image: Html, text: str) -> Html:
