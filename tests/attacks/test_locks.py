@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import dosimeter as dm
 from dosimeter import clients, models, trees
 from dosimeter.attacks import RecoverKey, Search, SolveLock, Stop, optimisers, presets, schedules, treatments
+from dosimeter.attacks.analytic.certificate import ENTRY_ROUNDING, ROUNDING
 from dosimeter.attacks.key import key_by_rank_one, key_of, recover
 from dosimeter.attacks.unlock import solve_lock
 from dosimeter.auditing import Setting
@@ -98,6 +100,18 @@ def test_the_image_behind_an_unknown_lock_is_solved_for() -> None:
     assert float((found.images - images).abs().max()) < 1e-4
     blind = SolveLock().blind()(target, [seen], seed=0)
     assert float((blind.images - images).abs().mean()) > 0.1
+
+
+def test_a_certificate_allows_for_the_rounding_of_what_was_solved_first() -> None:
+    """Scale, shift and image explain the update to some hundred units, far more than one pass is off."""
+    data = dm.load("mnist-5k", size=32)
+    model = models.build("lenet", shape=data.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)
+    victims = dm.pick(data, 3, seed=3).take(slice(2, 3))
+    lock = KeyLock(key=64)
+    found = dm.audit(model, victims, attack=presets.unlock(), defense=lock, progress=False).records[0]
+    assert found["stopped"] == "recovered"
+    assert ENTRY_ROUNDING < found["match"] / torch.finfo(torch.float32).eps < ROUNDING  # type: ignore[operator]
+    assert found["ssim"] > 0.999  # type: ignore[operator]
 
 
 def test_interrupted_solving_says_so() -> None:

@@ -99,10 +99,14 @@ def test_noise_leaves_nothing_certain() -> None:
     assert standing.certainty(result).startswith("No image is certain")
 
 
-@pytest.mark.parametrize(("scale", "doubted"), [(1.0, False), (4.0, True)])
-def test_an_update_that_cannot_be_a_mean_is_doubted(scale: float, doubted: bool) -> None:
+@pytest.mark.parametrize(
+    ("scale", "shift", "doubted"),
+    [(1.0, 0.0, False), (1.0, 1e-6, False), (1.0, 1e-4, True), (4.0, 0.0, True)],
+    ids=["plain", "rounding", "little noise", "a sum"],
+)
+def test_an_update_that_cannot_be_a_mean_is_doubted(scale: float, shift: float, doubted: bool) -> None:
     model, truth = small_model(), some_victims(1, batch=3)
-    update = {name: scale * g for name, g in gradient(model, truth).items()}
+    update = {name: scale * g + shift for name, g in gradient(model, truth).items()}
     given_: dict[str, object] = {"attack": dm.presets.labels_only(), "shape": SHAPE, "batch": 3, "progress": False}
     result = dm.audit_update(model, update, **given_)  # type: ignore[arg-type]
     assert ("doubt" in result.scores["labels"]) is doubted

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dosimeter.attacks import Analytic
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.analytic.certificate import IMAGE, INTERRUPTED, NOT_DETERMINED
+from dosimeter.attacks.analytic.certificate import ENTRY_ROUNDING, IMAGE, INTERRUPTED, NOT_DETERMINED
 from dosimeter.attacks.counts import least_counts
 from dosimeter.attacks.last_layer import find_last_layer
 from dosimeter.auditing.seeing import Seen
@@ -15,9 +15,6 @@ from dosimeter.auditing.setting import Setting
 from dosimeter.defenses import NoDefense
 from dosimeter.errors import DosimeterError, SettingError
 from dosimeter.types import DIVERGED, UNTOLD, ZERO_UPDATE, Reconstruction
-
-ROUNDING = 100
-"""Units of rounding that an entry of the update may be off."""
 
 
 class Certificate(NamedTuple):
@@ -71,7 +68,7 @@ def _least(seen: Seen, setting: Setting) -> dict[str, Any]:
         return {}
     if bias is None:
         return {}
-    batch, rounding = seen.observation.batch, ROUNDING * torch.finfo(seen.target.mean.dtype).eps
+    batch, rounding = seen.observation.batch, ENTRY_ROUNDING * torch.finfo(seen.target.mean.dtype).eps
     if (
         float(bias[0].abs().sum()) > 2 + rounding * bias.shape[1]
         or abs(float(bias[0].sum())) > rounding * bias.shape[1]
