@@ -90,7 +90,10 @@ def _cell(result: Result, record: Record) -> Html:
     ]
     verdict = tag("span", "read", class_="chip hit") if record["read"] else None
     caption = tag("figcaption", tag("b", who), verdict, tag("br"), _label(record), tag("br"), scores)
-    return tag("figure", tag("div", *pair, class_="pair"), caption)
+    v = record["victim"]
+    assert isinstance(v, int)
+    update = None if record["image"] else result.victims.ids[v]  # it names all images of a batch, so it stands once
+    return tag("figure", tag("div", *pair, class_="pair"), caption, title=update)
 
 
 def _captioned(image: Html, text: str) -> Html:
