@@ -1,5 +1,6 @@
 """Rounds in this process: against plain loops of torch, against each other, and stopped in the middle."""
 
+import _thread
 import copy
 import math
 import multiprocessing
@@ -463,3 +464,19 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_ctrl_c_is_heard_in_the_last_client_of_a_round() -> None:
+    calls = []
+
+    def loss(output: Tensor, labels: Tensor) -> Tensor:
+        calls.append(len(labels))
+        if len(calls) == 2:
+            _thread.interrupt_main()
+            time.sleep(0.5)  # until the main thread has heard it
+        return F.cross_entropy(output, labels)
+
+    task = replace(federation(clients=1, rounds=2), loss=loss)
+    with pytest.raises(KeyboardInterrupt):
+        federated.train(task, workers=1)
+    assert len(calls) == 2

@@ -2,6 +2,7 @@
 it gives the same in a thread of this process and in a process of Flower's."""
 
 import copy
+import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ class Fit(NamedTuple):
 
 def fit(
     federation: Federation, state: State, client: int, round_: int, private: State | None = None,
-    optimiser: State | None = None,
+    optimiser: State | None = None, *, stop: threading.Event | None = None,
 ) -> Fit:  # fmt: skip
     """Train from the server's weights on the client's own images.
 
@@ -41,6 +42,7 @@ def fit(
         state: the server's weights; private ones among them are those the client begins with in its first round.
         private: the client's own from its last round, where it had one.
         optimiser: the state that its optimiser goes on from, where the protocol is central.
+        stop: ends it before its next step, as Ctrl-C does.
     """
     protocol = federation.protocol
     model = copy.deepcopy(federation.template)
@@ -52,6 +54,8 @@ def fit(
     trainer = _Trainer(federation, model, client, round_)
     total, steps = 0.0, 0
     for places in _batches(federation, client, round_):
+        if stop is not None and stop.is_set():
+            raise KeyboardInterrupt
         total += trainer.step(rule, places, steps)
         steps += 1
     after = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

@@ -66,11 +66,13 @@ def workers(federation: Federation, count: int, *, samples: int, processes: bool
 
 
 def _in_threads(federation: Federation, state: State, tasks: Sequence[Task], count: int) -> list[Fit]:
-    def work(task: Task) -> Fit:
-        return fit(federation, state, *task)
+    stop = threading.Event()
 
-    fits = engine.threads.run(work, tasks, workers=count, stop=threading.Event(), release=False)
-    if len(fits) < len(tasks):
+    def work(task: Task) -> Fit:
+        return fit(federation, state, *task, stop=stop)
+
+    fits = engine.threads.run(work, tasks, workers=count, stop=stop, release=False)
+    if stop.is_set():
         raise KeyboardInterrupt
     return fits
 
