@@ -163,7 +163,7 @@ def test_what_is_sent_along() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"key": 0}, "at least 1 number, got 0"),
+        ({"key": 0}, "a key of at least 1, got 0"),
         ({"lock": "tanh"}, "lock 'tanh'"),
         ({"share": "all"}, "share 'all'"),
         ({"round": "second"}, "round 'second'"),
