@@ -41,6 +41,8 @@ def poisoned():
 def wide(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 3))
 def regression(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.Sigmoid(), nn.Linear(16, 1))
 def half_square(output, labels): return 0.5 * (output[:, 0] - labels).square().mean()
+def straight():  # whose image takes seconds to solve for
+    return nn.Sequential(nn.Conv2d(1, 2, 3, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 17**2, 10))
 class Crashing(nn.Flatten):
     def forward(self, x): return {}["a mistake of ours"]
 def crashing(): return nn.Sequential(Crashing(), make_model())
@@ -155,7 +157,7 @@ def test_an_attack_that_solves_has_no_steps(here: Path) -> None:
     words = ("audit", "--model", "mine.py:make_model", "--victims", "2", "--decoys", "5", "--attack", "analytic")
     code, out, _ = call(*words, "--dry-run")
     assert code == 0
-    assert "from the first 3 victims" in " ".join(out.split())
+    assert "from the first 1 of 1 victims of a tile" in " ".join(out.split())
     code, _, err = call(*words, "--steps", "5")
     assert code == 2
     assert "no setting 'steps'" in err
@@ -198,7 +200,7 @@ def test_labels_are_measured_alone_without_a_search(here: Path) -> None:
     assert "36 of 36 labels were recovered" in (here / "run" / "report.html").read_text()
     code, out, _ = call(*words, "--dry-run")
     assert code == 0
-    assert "from one tile" in " ".join(out.split())
+    assert "from the first 2 of 2 victims of a tile" in " ".join(out.split())
     code, _, err = call(*words, "--steps", "5")
     assert code == 2
     assert "no setting 'steps'" in err
@@ -227,7 +229,7 @@ def test_clients_may_train_locally_and_the_attacker_may_have_to_guess_how(here: 
     guessed = (*QUICK, *local, "--guess-local-steps", "1+4", "--guess-local-lr", "0.01")
     code, out, _ = call(*guessed, "--dry-run")
     assert code == 0
-    assert "15 steps" in " ".join(out.split())  # 5 for each guess and 5 with the best
+    assert "3 of 15 steps" in " ".join(out.split())  # 5 for each guess and 5 with the best
     code, out, _ = call(*guessed, "--out", "guessed")
     assert code == 0
     assert "Local training guessed" in out
@@ -519,7 +521,7 @@ def test_ctrl_c_leaves_a_valid_run_that_says_so(here: Path) -> None:
         wait_for(here, ".dosimeter-*")
         time.sleep(2)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=300)  # the baseline is still run to its end, on a busy machine slowly
+        out, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130, err
@@ -531,6 +533,33 @@ def test_ctrl_c_leaves_a_valid_run_that_says_so(here: Path) -> None:
     assert "interrupted" in (here / "run" / "report.html").read_text().lower()
     assert not list(here.glob(".dosimeter-*"))
     assert "interrupted" in out.lower()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["alone", "in a panel"])
+def test_ctrl_c_is_heard_while_the_only_victim_of_a_tile_is_solved_for(here: Path, whole: bool) -> None:
+    words = ("--attack", "auto", "--steps", "1") if whole else ("--attack", "analytic")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+    try:
+        words = ("--size", "51", "--victims", "2", "--out", "run", *words)
+        process = begin("audit", "--model", "mine.py:straight", *words)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        wait_for(here, ".dosimeter-run/run/attacks/01-*/run.json" if whole else ".dosimeter-*")
+        time.sleep(1 if whole else 3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    run = read_run(here / "run")
+    assert run.info["status"] == "interrupted"
+    assert "interrupted" in out.lower()
+    assert run.document is not None
+    if whole:
+        assert [row["attack"] for row in run.document["panel"]] == ["ig"]
+    else:
+        assert {record["stopped"] for record in run.document["records"]} == {"interrupted"}
 
 
 def test_a_panel_that_is_terminated_keeps_its_finished_attacks(here: Path) -> None:

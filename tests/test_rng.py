@@ -52,7 +52,7 @@ VERBS: dict[str, Callable[[dm.Federation, dm.Victims], object]] = {
     "audit": lambda f, v: dm.audit(f.model, v, attack=SEARCH, defense=DEFENSE, progress=False),
     "audit_panel": _panel,
     "audit_update": _captured,
-    "estimate": lambda f, v: estimate(f.model, v, Setting(attack=SEARCH, defense=DEFENSE), steps=2),
+    "estimate": lambda f, v: estimate(f.model, v, Setting(attack=SEARCH, defense=DEFENSE)),
     "pick": lambda f, v: dm.pick_decoys(f.dataset, dm.pick(f.dataset, 2), 3, seed=0, split="train"),
     "train": lambda f, v: as_audited(f, train(f, progress=False)),
 }

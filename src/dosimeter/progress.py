@@ -20,6 +20,14 @@ def _silent(done: float, note: str = "", *, total: float | None = None) -> None:
     return
 
 
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 4.2 s, 3 min 07 s, 2 h 05 min."""
+    if seconds < 59.95:  # which rounds to 60.0
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
 @contextmanager
 def bar(title: str, total: float | None, *, bytes_: bool = False, show: bool | None = None) -> Iterator[Advance]:
     """A bar on standard error while the block runs; nothing at all when standard error is no terminal."""

@@ -71,7 +71,8 @@ def write_run(result: Outcome, folder: Path) -> None:
         _write_json(folder / RECORDS, result.document())
         files.replace(folder / TENSORS, save(copies))
         _write_images(result, folder / IMAGES)
-        _write_json(folder / RUN, _info(result.status, result.seconds, result.environment, len(result.records)))
+        info = _info(result.status, result.seconds, result.environment, len(result.records))
+        _write_json(folder / RUN, info | _times(result))
 
 
 def write_interrupted(folder: Path, why: str) -> None:
@@ -129,6 +130,14 @@ def _info(status: str, seconds: float, environment: dict[str, str], images: int)
     times = {"started": started.isoformat(timespec="seconds"), "finished": finished.isoformat(timespec="seconds")}
     head = {"program": "dosimeter", "format": FORMAT, "status": status, "images": images}
     return head | times | {"seconds": seconds, "environment": environment}
+
+
+def _times(result: Outcome) -> dict[str, Any]:
+    """How long each attack of a panel took; nothing where there is none."""
+    if isinstance(result, Captured) or not result.panel:
+        return {}
+    names = [row["attack"] for row in result.panel]
+    return {"attacks": [{"attack": name, "seconds": s} for name, s in zip(names, result.times, strict=True)]}
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -241,8 +241,9 @@ class Curve(NamedTuple):
     match: Tensor  # (V, T)
 
 
-DIVERGED, ZERO_UPDATE = "diverged", "zero update"
-"""Why a victim stopped of whom nothing was measured: numbers that are not finite, or an update that is all 0."""
+DIVERGED, ZERO_UPDATE, OUT_OF_TIME = UNMEASURED = ("diverged", "zero update", "out of time")
+"""Why a victim stopped of whom nothing was measured: numbers that are not finite, an update that is all 0, or an attack
+that gave up before it came to it."""
 
 UNTOLD = torch.iinfo(torch.long).min
 """The label that stands where an update does not tell it."""

@@ -316,7 +316,7 @@ def test_an_audit_from_end_to_end(normalise: bool) -> None:
     assert {record["stopped"] for record in result.records} == {"recovered"}
     level = result.baseline[0, 0, :, 0, 0]
     assert torch.allclose(level, torch.tensor([0.5, 0.4, 0.3] if normalise else [0.5, 0.5, 0.5]))
-    guess = estimate(model, people(), Setting(attack=Analytic()), steps=None)
+    guess = estimate(model, people(), Setting(attack=Analytic()))
     assert guess["seconds"] > 0
 
 

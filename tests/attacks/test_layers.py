@@ -13,7 +13,8 @@ from torch.func import grad, jacrev, vmap
 
 from dosimeter import clients, defenses, models
 from dosimeter.attacks import Analytic, labels
-from dosimeter.attacks.analytic.certificate import blank
+from dosimeter.attacks.analytic import fill
+from dosimeter.attacks.analytic.certificate import blank, may_hold
 from dosimeter.attacks.analytic.fill import smoothest
 from dosimeter.attacks.analytic.inverses import INVERSES
 from dosimeter.attacks.analytic.layers import LayerSolver
@@ -287,6 +288,39 @@ def test_fully_connected_layers_are_solved_by_their_slopes(bias: bool, last: boo
         found = solver.solve(v)
         assert found.verdict == "recovered"
         assert float((found.image - images[v, 0]).abs().max()) < 1e-8
+
+
+def test_an_update_that_no_image_explains_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds are met only where an image may explain the update: on noisy ones that took minutes and gave nothing."""
+    torch.manual_seed(0)
+    layers: Layers = [nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 4)]
+    target = target_of(nn.Sequential(*layers), SHAPE)
+    seen = observe(target, *private(target, 2, 0))
+    met: list[int] = []
+    settle = fill._settle
+    monkeypatch.setattr(fill, "_settle", lambda *given: [met.append(1), settle(*given)][1])
+    exact = solve(target, seen)
+    assert met
+    assert "not determined" not in exact.stopped
+    met.clear()
+    noise = {name: 1e-6 * torch.randn_like(g) for name, g in seen.gradient.items()}
+    noisy = solve(target, seen._replace(gradient={name: g + noise[name] for name, g in seen.gradient.items()}))
+    assert not met
+    assert set(noisy.stopped) == {"not determined"}
+    blind = blank(target).expand_as(noisy.images)
+    assert (noisy.images != blind).flatten(1).any(1).all()  # what is near is shown all the same
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_an_image_may_explain_is_of_rank_one_but_for_rounding(dtype: torch.dtype) -> None:
+    draws = torch.Generator().manual_seed(0)
+    left, right, error = (torch.randn(n, generator=draws).double() for n in (10, 64, 640))
+    weight, bound = left[:, None] * right, 1000 * torch.finfo(dtype).eps
+    beyond = error.reshape(10, 64) / error.norm() * torch.linalg.norm(weight) * bound
+    for size, holds in ((0, True), (0.9, True), (1.5, False)):
+        assert may_hold(weight + size * beyond, {"last": weight}, bound) == holds
+    assert may_hold(weight + 1.5 * beyond, {"last": weight, "first": weight}, bound)  # of the whole update's size
+    assert may_hold(0 * weight, {"last": 0 * weight}, bound)
 
 
 def test_average_pooling_after_an_activation_is_where_it_stops() -> None:

@@ -252,7 +252,7 @@ def test_ctrl_c_hands_over_what_is_there() -> None:
 
 def test_the_estimate_counts_chunks_and_takes_no_more_than_a_few_steps() -> None:
     setting = Setting(attack=dm.presets.inverting_gradients(steps=10**6), workers=2)
-    guess = estimate(small_model(), some_victims(5), setting, steps=10**6)
+    guess = estimate(small_model(), some_victims(5), setting)
     assert guess["tiles"] == 2
     assert guess["seconds"] > 10
     assert guess["bytes"] > 5 * 4 * sum(p.numel() for p in small_model().parameters())

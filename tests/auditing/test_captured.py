@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import dosimeter as dm
 from dosimeter import auditing, store
+from dosimeter.attacks.analytic.ratio import RatioSolver
 from dosimeter.attacks.counts import least_counts
 from dosimeter.auditing import shadows as shadows_
 from dosimeter.auditing.job import Job
@@ -392,6 +393,18 @@ def test_an_update_that_is_no_gradient_of_the_model_is_refused() -> None:
     ):
         with pytest.raises(UpdateError, match=match):
             dm.audit_update(model, update | bad, attack=dm.presets.analytic(), shape=SHAPE)
+
+
+def test_ctrl_c_while_the_certificate_is_made_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RatioSolver, "solve", interrupted)
+    truth = some_victims(1)
+    update, search = gradient(small_model(), truth), dm.presets.inverting_gradients(steps=2, labels="idlg")
+    with pytest.raises(auditing.InterruptedCapture) as caught:
+        dm.audit_update(small_model(), update, attack=search, shape=SHAPE)
+    assert caught.value.result.scores["certificate"]["verdict"] == "interrupted"
 
 
 def test_ctrl_c_keeps_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,19 @@
 """A panel: every defense meets the attacks made for it, and the verdict says what they reach together."""
 
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 from typer.testing import CliRunner
 
 import dosimeter as dm
 from dosimeter import defenses as d
+from dosimeter import store
 from dosimeter.attacks import AverageRounds, LeaveOut, RecoverKey, Search, degraded, likelihoods, treatments
 from dosimeter.auditing import Contender, Setting, Yardstick, audit_panel, conclude, contenders
 from dosimeter.auditing.channels import channel_of
@@ -21,6 +24,9 @@ from dosimeter.channel import Channel, Hides
 from dosimeter.cli import app
 from dosimeter.defenses import Defense
 from dosimeter.errors import SettingError
+from dosimeter.progress import duration
+from dosimeter.reports import print_result, words
+from dosimeter.reports.page import render
 from dosimeter.reports.words import grants
 
 SHAPE = (1, 28, 28)
@@ -199,6 +205,47 @@ def test_the_strongest_attack_and_the_control_speak() -> None:
     assert "reads 2 of 2 images" in whole.verdict
     assert "works here" in whole.verdict
     assert whole.document()["panel"] == whole.panel
+
+
+def test_a_panel_takes_as_long_as_all_its_attacks(tmp_path: Path) -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
+    setting = Setting(attack=dm.presets.inverting_gradients(), defense=d.NoDefense())
+    trials = list(audit_panel(tiny(), victims, setting, Yardstick(), steps=5))
+    whole, each = conclude(trials), [t.result.seconds for t in trials if t.result]
+    assert len(each) == 3
+    assert (whole.times, whole.seconds) == (each, sum(each))
+    store.write_run(whole, tmp_path / "run")
+    info = store.read_run(tmp_path / "run").info
+    assert info["seconds"] == whole.seconds
+    assert info["attacks"] == [
+        {"attack": t.contender.attack.name, "seconds": s} for t, s in zip(trials, each, strict=True)
+    ]
+    printed = io.StringIO()
+    print_result(whole, Console(file=printed, width=120))
+    assert f"complete in {duration(sum(each))}" in printed.getvalue()
+    page = render(whole)
+    for seconds in each:
+        assert duration(seconds) in printed.getvalue()
+        assert duration(seconds) in page
+    assert "seconds" not in json.dumps(whole.document())  # which a rerun repeats to the byte
+
+
+def test_an_attack_that_solves_gives_up_and_says_of_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dosimeter.auditing.panel.LEAST", 0.0)
+    data = dm.load("mnist-5k", size=32)
+    victims = dm.pick(data, 3, seed=0)
+    model = dm.models.build("cnn", shape=data.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)
+    setting = Setting(attack=dm.presets.inverting_gradients(), defense=d.NoDefense(), workers=1)
+    trials = list(audit_panel(model, victims, setting, Yardstick(), steps=1))
+    whole = conclude(trials)
+    assert whole.status == "complete"
+    untried = whole.panel[1]["unmeasured"]["out of time"]
+    assert whole.panel[1]["attack"] == "analytic"
+    assert 1 <= untried <= 3
+    assert f"The time of analytic was up before it came to {untried} of 3 updates" in whole.unmeasured
+    row = next(row for row in words.panel(whole) if row.name == "analytic")
+    assert row.read.endswith(f"gave up after {duration(whole.times[1])}: {3 - untried} of 3 victims tried")
+    assert all(row["unmeasured"] == {} for row in (whole.panel[0], whole.panel[2]))  # searches have all the time
 
 
 def test_a_control_that_fails_takes_the_verdict_back() -> None:

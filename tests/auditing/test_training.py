@@ -148,7 +148,7 @@ def test_what_cannot_be_guessed_is_refused_before_any_work(
 def test_more_local_steps_take_more_memory_whoever_simulates_them() -> None:
     def planned(attack: dm.types.Attack, steps: int) -> float:
         setting = Setting(attack=attack, step=dm.clients.LocalTraining(steps=steps, lr=0.1), workers=1)
-        return estimate(small_model(), some_victims(), setting, steps=1)["bytes"]
+        return estimate(small_model(), some_victims(), setting)["bytes"]
 
     one, two, guessed = planned(SEARCH, 1), planned(SEARCH, 2), planned(replace(GUESS, guesses=(1, 9)), 2)
     assert one < two < guessed

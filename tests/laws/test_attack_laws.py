@@ -4,11 +4,14 @@ from functools import cache
 from typing import NamedTuple
 
 import pytest
+from torch import nn
 
 import dosimeter as dm
 from dosimeter import defenses, models
-from dosimeter.attacks import presets
-from dosimeter.auditing import Result
+from dosimeter.attacks import AverageRounds, generators, presets
+from dosimeter.auditing import Result, Setting
+from dosimeter.auditing.job import Job
+from dosimeter.auditing.target import as_attacked
 from dosimeter.errors import SettingError
 from dosimeter.types import Attack, Victims
 
@@ -82,15 +85,18 @@ REFUSED = {
 
 
 @cache
-def victims() -> Victims:
-    return dm.pick(dm.load("mnist-5k", size=SIZE), 1, seed=3)
+def victims(n: int = 1) -> Victims:
+    return dm.pick(dm.load("mnist-5k", size=SIZE), n, seed=3)
+
+
+def built(model: str) -> nn.Module:
+    settings = NARROW.get(model)
+    shape = (1, SIZE, SIZE)
+    return models.build(model, shape=shape, classes=CLASSES, mean=(0.13,), std=(0.31,), seed=0, settings=settings)
 
 
 def run(case: Case, model: str) -> Result:
-    built = models.build(
-        model, shape=(1, SIZE, SIZE), classes=CLASSES, mean=(0.13,), std=(0.31,), seed=0, settings=NARROW.get(model)
-    )
-    return dm.audit(built, victims(), attack=case.attack, defense=case.defense, progress=False)
+    return dm.audit(built(model), victims(), attack=case.attack, defense=case.defense, progress=False)
 
 
 def gain(result: Result) -> float:
@@ -101,6 +107,7 @@ def gain(result: Result) -> float:
 
 def test_no_attack_is_left_out() -> None:
     assert CASES.keys() | ELSEWHERE.keys() == presets.BY_NAME.keys()
+    assert ENDED.keys() >= presets.BY_NAME.keys()
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -119,3 +126,38 @@ def test_the_update_helps(name: str, model: str) -> None:
 def test_a_key_without_bias_helps_too() -> None:
     lock = defenses.KeyLock(key=256, share="lock") | defenses.NoBias()
     assert gain(run(Case(presets.recover_key(steps=150, distance="cosine", tv=1e-4), lock), "cnn")) > 1
+
+
+def painter() -> generators.Generator:
+    network = nn.Sequential(nn.Linear(4, SIZE**2), nn.Sigmoid(), nn.Unflatten(1, (1, SIZE, SIZE)))
+    return generators.Generator(network=network, latent=4, shape=(1, SIZE, SIZE))
+
+
+ENDED = CASES | {
+    "labels": Case(presets.labels_only()),
+    "unlock": Case(presets.unlock(), defenses.KeyLock(key=9)),
+    "ggl": Case(presets.ggl(generator=painter(), population=4)),
+    "rounds averaged": Case(AverageRounds(attack=presets.features())),
+}
+
+
+@pytest.mark.parametrize("at", [1, 3])
+@pytest.mark.parametrize("name", ENDED)
+def test_every_attack_ends_as_soon_as_its_watch_says_so(name: str, at: int) -> None:
+    """At its third word too, which is within the work on its first victim for all but those that take a moment."""
+    case, some = ENDED[name], victims(3 if name == "labels" else 1)
+    job = Job(built("lenet"), some, Setting(attack=case.attack, defense=case.defense))
+    calls = 0
+
+    def watch(*, done: int, total: int, match: float, active: int) -> None:
+        nonlocal calls
+        calls += 1
+        assert 0 <= done <= total
+        if calls == at:
+            raise KeyboardInterrupt
+
+    target = as_attacked(job.target, job.threat, some.batch)
+    found = case.attack(target, job.observe(job.target, some), seed=0, watch=watch)
+    assert calls == at
+    assert found.stopped[-1] == "interrupted"
+    assert found.images.shape == some.images.shape

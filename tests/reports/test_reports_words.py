@@ -7,7 +7,8 @@ import pytest
 
 from dosimeter import metrics
 from dosimeter.auditing import Result
-from dosimeter.reports.words import clean, duration, labels_said, meaning, number, percent, rows, shares, verdict
+from dosimeter.progress import duration
+from dosimeter.reports.words import clean, labels_said, meaning, number, percent, rows, shares, verdict
 
 
 def with_rate(result: Result, hits: int, of: int, blind: int = 0) -> Result:

@@ -67,7 +67,14 @@ __all__ = [
     "priors",
     "sampling",
     "schedules",
+    "solves",
     "spaces",
     "starts",
     "treatments",
 ]
+
+
+def solves(attack: object) -> bool:
+    """Whether an attack, or the one inside it, solves for one victim after another instead of searching for all."""
+    inner = getattr(attack, "attack", None)
+    return isinstance(attack, Analytic | Eliminate | Features | LabelsOnly) or (inner is not None and solves(inner))

@@ -22,8 +22,9 @@ from dosimeter import checks, rng
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.analytic.certificate import INTERRUPTED, NOT_DETERMINED, RECOVERED, ROUNDING, blank
 from dosimeter.attacks.analytic.first_layer import SEARCH, in_double
+from dosimeter.attacks.stages import Beat, beat_of, unheard
 from dosimeter.errors import SettingError
-from dosimeter.types import Curve, Observation, Reconstruction, Target, ThreatModel, Watch
+from dosimeter.types import Curve, Gradient, Observation, Reconstruction, Target, ThreatModel, Watch
 
 SMOOTH = 10.0
 """How much further a smooth difference from the blank image may go than a rough one, where both explain the input."""
@@ -98,21 +99,22 @@ class Features:
         stopped = [INTERRUPTED] * victims
         try:
             for v in range(victims):
-                if watch is not None:
-                    watch(done=v, total=victims, match=float(match[v - 1]) if v else torch.nan, active=victims - v)
+                beat = beat_of(watch, v, victims, float(match[v - 1]) if v else torch.nan)
+                beat()
                 update = {name: seen.gradient[name][v].double() for name in exact.parameters}
                 for layer in layers:
-                    images[v, layer.image] = self._solve(exact, layer, update, images[v])
+                    images[v, layer.image] = self._solve(exact, layer, update, images[v], beat)
                 match[v] = mismatch(exact, images[v], labels_.usable(labels[v]), update)
                 exactly = match[v] <= ROUNDING * torch.finfo(target.mean.dtype).eps
                 stopped[v] = RECOVERED if exactly else NOT_DETERMINED
+            beat_of(watch, victims, victims, float(match[-1]))()
         except KeyboardInterrupt:
             pass
         match, none = match.to(target.mean), torch.zeros(victims, dtype=torch.long, device=images.device)
         curve = Curve((0,), match.unsqueeze(1))
         return Reconstruction(images.to(target.mean), labels, match, none, none, tuple(stopped), curve)
 
-    def _solve(self, target: Target, layer: Layer, update: dict[str, Tensor], images: Tensor) -> Tensor:
+    def _solve(self, target: Target, layer: Layer, update: Gradient, images: Tensor, beat: Beat) -> Tensor:
         """(C, H, W): the image that gives the layer the input that is in its gradient."""
         weight, slopes = update[layer.weight], update[layer.bias]  # (m, n), (m,)
         image = images[layer.image].clone()
@@ -121,16 +123,17 @@ class Features:
         wanted = weight.T @ slopes / slopes.square().sum()  # (n,)
 
         def rest_of(x: Tensor) -> Tensor:
+            beat()
             others = images[: layer.image], x[None], images[layer.image + 1 :]
             return wanted - inputs_of(target.model, torch.cat(others), [layer.name])[layer.name].flatten()
 
         with torch.no_grad():
             left, least = float(rest_of(image).square().sum()), 1e-28 * float(wanted.square().sum())
             for step in range(self.steps):
-                move = gauss_newton(rest_of, image, self.inner)
+                move = gauss_newton(rest_of, image, self.inner, beat)
                 if not step and not move.any():  # without biases a blank image is where ReLUs have their corner
                     image = image + _nudge(image, target.std)
-                    left, move = float(rest_of(image).square().sum()), gauss_newton(rest_of, image, self.inner)
+                    left, move = float(rest_of(image).square().sum()), gauss_newton(rest_of, image, self.inner, beat)
                 for halving in range(8):
                     trial = image + move / 2**halving
                     after = float(rest_of(trial).square().sum())
@@ -150,7 +153,7 @@ def _nudge(image: Tensor, std: Tensor) -> Tensor:
     return NUDGE * std * noise.to(image)
 
 
-def gauss_newton(rest_of: Callable[[Tensor], Tensor], x: Tensor, inner: int) -> Tensor:
+def gauss_newton(rest_of: Callable[[Tensor], Tensor], x: Tensor, inner: int, beat: Beat = unheard) -> Tensor:
     """The d = S u with |rest(x) + J d| least and |u| least, where S lets smooth images go further.
 
     Conjugate gradients on the normal equations, without writing J = d rest / d x down: J^T r is a backward pass, and
@@ -171,6 +174,7 @@ def gauss_newton(rest_of: Callable[[Tensor], Tensor], x: Tensor, inner: int) -> 
     p, size = slope, slope.square().sum()
     enough = 1e-14 * size
     for _ in range(inner):
+        beat()
         if not size > enough:
             break
         (q,) = torch.autograd.grad(through, anything, smooth(p), retain_graph=True)
@@ -189,7 +193,7 @@ def smooth(images: Tensor) -> Tensor:
     return images + SMOOTH * blurred
 
 
-def mismatch(target: Target, images: Tensor, labels: Tensor, update: dict[str, Tensor]) -> float:
+def mismatch(target: Target, images: Tensor, labels: Tensor, update: Gradient) -> float:
     """The relative error of the update that the images would cause."""
     labels = labels.double() if labels.is_floating_point() else labels
     simulated = grad(target.objective)(target.parameters, images, labels)

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.analytic.certificate import blank
+from dosimeter.attacks.analytic.certificate import INTERRUPTED, blank
+from dosimeter.attacks.stages import beat_of, only
 from dosimeter.errors import SettingError
-from dosimeter.types import Curve, Observation, Reconstruction, Target, ThreatModel, Watch
+from dosimeter.types import UNTOLD, Curve, Observation, Reconstruction, Target, ThreatModel, Watch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +44,23 @@ class LabelsOnly:
             raise SettingError(f"Labels are read off one update of each victim, got {len(observations)}.")
         (seen,) = observations
         victims = len(seen.ids)
-        if watch is not None:
-            watch(done=0, total=1, match=torch.nan, active=victims)
-        labels = None if self.labels is None else self.labels.find(target, seen)
-        if watch is not None:
-            watch(done=1, total=1, match=torch.nan, active=0)
+        found: list[Tensor] = []
+        try:
+            for v in range(victims):
+                beat_of(watch, v, victims, torch.nan)()
+                found += [] if self.labels is None else [self.labels.find(target, only(seen, [v]))]
+            beat_of(watch, victims, victims, torch.nan)()
+        except KeyboardInterrupt:
+            pass
+        cut = victims - len(found) if self.labels is not None else 0
+        untold = torch.full((cut, seen.batch), UNTOLD, device=target.mean.device)
         none = torch.zeros(victims, dtype=torch.long, device=target.mean.device)
         return Reconstruction(
             images=blank(target).expand(victims, seen.batch, *target.shape),
-            labels=labels,
+            labels=None if self.labels is None else torch.cat([*found, untold]),
             match=none.to(target.mean),
             steps=none,
             restart=none,
-            stopped=("labels",) * victims,
+            stopped=("labels",) * (victims - cut) + (INTERRUPTED,) * cut,
             curve=Curve((0,), none.to(target.mean).unsqueeze(1)),
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from dosimeter.attacks import degraded, likelihoods, masks, optimisers, priors, 
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.objective import Draws, Objective, Unknowns, Values
 from dosimeter.attacks.sampling import Ball, median_filter
-from dosimeter.attacks.stages import Stages, group_by_group, only
+from dosimeter.attacks.stages import Beat, Stages, group_by_group, only, unheard
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import DIVERGED, BatchNorm, Curve, Observation, Reconstruction, Target, ThreatModel, Watch
 
@@ -202,9 +203,12 @@ class _Run:
                     self.curve.append((step, latest.clone()))
                 if not len(state.row):
                     break
+                beat = unheard
                 if watch is not None:
-                    watch(done=step, total=steps, match=float(latest[latest.isfinite()].mean()), active=len(state.row))
-                state = self._move(step, state, values, draws)
+                    mean = float(latest[latest.isfinite()].mean())
+                    beat = partial(watch, done=step, total=steps, match=mean, active=len(state.row))
+                beat()
+                state = self._move(step, state, values, draws, beat)
         except KeyboardInterrupt:
             self._leave(
                 state, torch.ones_like(state.row, dtype=torch.bool), latest[state.row], step, "interrupted", done
@@ -305,8 +309,9 @@ class _Run:
         for row in rows.tolist():
             done.why[row] = why
 
-    def _move(self, step: int, state: _State, values: Values, draws: Draws) -> _State:
+    def _move(self, step: int, state: _State, values: Values, draws: Draws, beat: Beat) -> _State:
         def evaluate(x: Tensor, who: Tensor, *, slopes: bool = True) -> tuple[Tensor, Tensor]:
+            beat()
             if not len(x):  # a model need not take a batch of nothing
                 return values.loss[:0], x
             restart = state.row[who] % self.search.restarts

@@ -1,11 +1,26 @@
-"""Several searches or solutions one after another, told as one."""
+"""Who waits for an attack hears of it: between pieces of its work, and of several searches one after another."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
 from dosimeter import trees
 from dosimeter.types import Observation, Reconstruction, Watch
+
+Beat = Callable[[], None]
+"""Called between pieces of work, of about a second at most; raises KeyboardInterrupt where they should end."""
+
+
+def unheard() -> None:
+    """The beat of work that nobody waits for."""
+
+
+def beat_of(watch: Watch | None, victim: int, victims: int, match: float) -> Beat:
+    """The beat of one victim of several that are solved for one after another; `match` is the last one's."""
+    if watch is None:
+        return unheard
+    return partial(watch, done=victim, total=victims, match=match, active=victims - victim)
 
 
 class Stages:

@@ -14,17 +14,18 @@ whatever the image is, which is solved for afterwards. No key, no start and no s
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from dosimeter import trees
 from dosimeter.attacks.analytic import Analytic
 from dosimeter.attacks.analytic.first_layer import SEARCH, in_double
 from dosimeter.attacks.analytic.layers import reach_first
 from dosimeter.attacks.analytic.ops import Block, Scale
 from dosimeter.attacks.analytic.straight import read_straight
+from dosimeter.attacks.stages import Beat, Stages, group_by_group, only, unheard
 from dosimeter.engine import clone_modules
 from dosimeter.errors import SettingError
 from dosimeter.types import Attack, Gradient, Observation, Reconstruction, Selective, Target, ThreatModel, Watch
@@ -89,47 +90,31 @@ class SolveLock:
             raise SettingError(f"A lock is solved for from one update of each victim, got {len(observations)}.")
         (seen,) = observations
         self.check(target, seen.batch)
-        found: list[Reconstruction] = []
-        progress = _Progress(watch, len(seen.ids))
-        for v in range(len(seen.ids)):
-            opened = _with_identity(target)
-            if not progress.stopped:  # after Ctrl-C the inner attack only says that it was interrupted
-                opened = open_lock(target, *solve_lock(target, {name: g[v] for name, g in seen.gradient.items()}))
-            found.append(self.attack(opened, [_only(seen, v, opened)], seed=seed, watch=progress.of(v)))
-        return trees.join(found)
+        victims = len(seen.ids)
+        stages = Stages(watch, victims)
+
+        def run(v: int) -> Reconstruction:
+            tell, opened = stages.next(1, waiting=victims - v - 1), _with_identity(target)
+            beat = partial(tell, done=0, total=1, match=torch.nan, active=1)
+            one = only(seen, [v])
+            try:
+                opened = open_lock(target, *solve_lock(target, {name: g[0] for name, g in one.gradient.items()}, beat))
+            except KeyboardInterrupt:
+                stages.cut = True  # the inner attack only says that it was interrupted
+            one = one._replace(gradient={name: one.gradient[name] for name in opened.parameters}, secrets=None)
+            return stages.ended(self.attack(opened, [one], seed=seed, watch=tell))
+
+        return group_by_group([[v] for v in range(victims)], run)
 
 
-class _Progress:
-    """One update's share of the whole; whoever was interrupted once stays so."""
-
-    def __init__(self, watch: Watch | None, victims: int) -> None:
-        self._watch, self._victims = watch, victims
-        self.stopped = False
-
-    def of(self, victim: int) -> Watch:
-        def tell(*, done: int, total: int, match: float, active: int) -> None:
-            if self._watch is not None and not self.stopped:
-                left = self._victims - victim - 1
-                try:
-                    self._watch(
-                        done=victim * total + done, total=self._victims * total, match=match, active=active + left
-                    )
-                except KeyboardInterrupt:
-                    self.stopped = True
-            if self.stopped:
-                raise KeyboardInterrupt
-
-        return tell
-
-
-def solve_lock(target: Target, gradient: Gradient) -> tuple[Tensor, Tensor]:
+def solve_lock(target: Target, gradient: Gradient, beat: Beat = unheard) -> tuple[Tensor, Tensor]:
     """gamma and beta (O,) of the client that sent this gradient of one image, in float64."""
     exact = in_double(_with_identity(target))
     blocks = read_straight(exact)
     first, scale = _first(blocks)
     observed = {name: gradient[name].double() for name in exact.parameters}
     anything = torch.zeros(1, dtype=torch.long, device=target.mean.device)  # only a last layer without bias needs it
-    above = reach_first(exact, blocks, observed, anything, target.mean.dtype)
+    above = reach_first(exact, blocks, observed, anything, target.mean.dtype, beat)
     if above is None:
         return torch.ones_like(scale.factor.flatten()), torch.zeros_like(scale.shift.flatten())
     weight, bias = first.learned.weight, first.learned.bias
@@ -175,17 +160,3 @@ def _first(blocks: Sequence[Block]) -> tuple[Block, Scale]:
         assert isinstance(op, Scale)
         factor, shift = op.factor * factor, op(shift)
     return first, Scale(factor, shift)
-
-
-def _only(seen: Observation, v: int, opened: Target) -> Observation:
-    """What was seen of one victim, without what the opened model does not have."""
-    return Observation(
-        gradient={name: g[v : v + 1] for name, g in _kept(seen.gradient, opened).items()},
-        batch=seen.batch,
-        ids=seen.ids[v : v + 1],
-        labels=None if seen.labels is None else seen.labels[v : v + 1],
-    )
-
-
-def _kept(gradient: Gradient, opened: Target) -> dict[str, Tensor]:
-    return {name: gradient[name] for name in opened.parameters}

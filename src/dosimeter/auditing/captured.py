@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter import engine, metrics
+from dosimeter.attacks.analytic.certificate import INTERRUPTED
 from dosimeter.auditing.certainty import certify, labels_said
-from dosimeter.auditing.job import Job, Watches, classes, clipping, described, on_cpu
+from dosimeter.auditing.job import Job, classes, clipping, described, on_cpu
 from dosimeter.auditing.judge import Yardstick, course, judge, told, unmeasured
 from dosimeter.auditing.observing import noticed
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Result, environment
@@ -22,6 +23,7 @@ from dosimeter.auditing.run import perform
 from dosimeter.auditing.seeing import Capture, Seen, see, with_labels
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.shadows import InPlace, compare
+from dosimeter.auditing.watches import Watches
 from dosimeter.clients import LocalTraining
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import DataError, SettingError
@@ -126,7 +128,8 @@ def examine(
     began = time.perf_counter()
     found, blind = _attack(seen, setting, progress)
     cut = "interrupted" in (*found.stopped, *blind.stopped)
-    certificate, beside = certify(seen, setting, found), None
+    certificate, beside = certify(seen, setting, found, cut=cut), None
+    cut = cut or certificate.said.get("verdict") == INTERRUPTED
     if shadows is not None and not cut:
         beside, cut = _shadow(model, shadows, like, yardstick, progress)
     match = _match(found)
@@ -194,10 +197,10 @@ def _attack(seen: Seen, setting: Setting, progress: bool | None) -> tuple[Recons
     stop = threading.Event()
 
     def work(watches: Watches) -> tuple[Reconstruction, Reconstruction]:
-        found = setting.attack(seen.target, [seen.observation], seed=setting.seed, watch=watches.of(0))
-        return noticed(found, [seen.observation]), setting.attack.blind()(
-            seen.target, [seen.observation], seed=setting.seed
-        )
+        observed = [seen.observation]
+        found = setting.attack(seen.target, observed, seed=setting.seed, watch=watches.of(0))
+        found = watches.ended(0, noticed(found, observed))
+        return found, setting.attack.blind()(seen.target, observed, seed=setting.seed, watch=watches.blind())
 
     with bar(f"{setting.attack.name}, captured update", None, show=progress) as advance:
         done = engine.threads.run(work, [Watches(advance, stop, tiles=1)], workers=1, stop=stop)

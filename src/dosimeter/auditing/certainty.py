@@ -14,7 +14,7 @@ from dosimeter.auditing.seeing import Seen
 from dosimeter.auditing.setting import Setting
 from dosimeter.defenses import NoDefense
 from dosimeter.errors import DosimeterError, SettingError
-from dosimeter.types import DIVERGED, UNTOLD, ZERO_UPDATE, Reconstruction
+from dosimeter.types import UNMEASURED, UNTOLD, Reconstruction
 
 
 class Certificate(NamedTuple):
@@ -24,9 +24,14 @@ class Certificate(NamedTuple):
     image: Tensor | None  # (1, 1, C, H, W) clipped to [0, 1]
 
 
-def certify(seen: Seen, setting: Setting, found: Reconstruction) -> Certificate:
-    """Which share of the image the equations determine: by the attack that ran, or by the analytic one beside it."""
+def certify(seen: Seen, setting: Setting, found: Reconstruction, *, cut: bool = False) -> Certificate:
+    """Which share of the image the equations determine: by the attack that ran, or by the analytic one beside it.
+
+    After Ctrl-C (`cut`) nothing more is solved for.
+    """
     name = setting.attack.name
+    if not found.determined and cut:
+        return Certificate({"refused": "The audit was interrupted before anything was solved for."}, None)
     if not found.determined:
         known = seen.observation.labels is not None
         solver = Analytic(labels=labels_.Known() if known else labels_.FromLastLayer())
@@ -36,7 +41,7 @@ def certify(seen: Seen, setting: Setting, found: Reconstruction) -> Certificate:
         except DosimeterError as reason:
             return Certificate({"refused": str(reason)}, None)
     verdict = found.stopped[0]
-    holds = verdict not in (NOT_DETERMINED, INTERRUPTED, DIVERGED, ZERO_UPDATE)
+    holds = verdict not in (NOT_DETERMINED, INTERRUPTED, *UNMEASURED)
     match = float(found.match[0])
     share = found.determined[0].get(IMAGE, 0.0) if holds else 0.0
     said = {

@@ -1,5 +1,6 @@
 """The work of an audit: parts that fit together, steps of clients, tiles of victims side by side."""
 
+import math
 import threading
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from dosimeter.attacks import Search
 from dosimeter.auditing.observing import like, noticed, observe
 from dosimeter.auditing.setting import Setting
 from dosimeter.auditing.target import as_attacked, make_target, untold
+from dosimeter.auditing.watches import Watches
 from dosimeter.defenses import NoDefense, shortcuts
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import Advance
@@ -104,21 +106,23 @@ class Job:
             target = as_attacked(self.target, self.threat, self.victims.batch)
             self.setting.attack(target, seen, seed=self.setting.seed, watch=watch)
 
-    def run(self, advance: Advance) -> tuple[Reconstruction, Reconstruction]:
-        """The attack's and the blind attack's images of all victims, or of those reached before Ctrl-C."""
+    def run(self, advance: Advance, *, limit: float = math.inf) -> tuple[Reconstruction, Reconstruction]:
+        """The attack's and the blind attack's images of all victims, or of those reached before Ctrl-C.
+
+        After `limit` seconds the attack gives up; of victims that it did not come to it says that its time was up.
+        """
         attack, seed, size, n = self.setting.attack, self.setting.seed, self.plan.victims, len(self.victims.ids)
         stop = threading.Event()
-        watches = Watches(advance, stop, tiles=-(-n // size))
+        watches = Watches(advance, stop, tiles=-(-n // size), limit=limit)
 
         def work(first: int) -> tuple[Reconstruction, Reconstruction]:
             # A model of its own: while torch.func runs a model, its parameters are exchanged for all threads.
             target = replace(self.target, model=engine.clone_modules(self.target.model))
             seen = self.observe(target, self.victims.take(slice(first, first + size)))
             target = as_attacked(target, self.threat, self.victims.batch)
-            found = noticed(attack(target, seen, seed=seed, watch=watches.of(first // size)), seen)
-            if "interrupted" in found.stopped:
-                stop.set()
-            return found, attack.blind()(target, seen, seed=seed)
+            tile = first // size
+            found = watches.ended(tile, noticed(attack(target, seen, seed=seed, watch=watches.of(tile)), seen))
+            return found, attack.blind()(target, seen, seed=seed, watch=watches.blind())
 
         done = engine.threads.run(work, range(0, n, size), workers=self.plan.workers, stop=stop)
         if not done:
@@ -172,28 +176,6 @@ def check_secrets(target: Target) -> None:
             f"The defense draws new numbers inside the model in every pass, and {target.step!r} takes several; "
             "audit it on one gradient."
         )
-
-
-class Watches:
-    """Several searches' steps as one share of the whole audit; a watch also passes Ctrl-C on to its search."""
-
-    def __init__(self, advance: Advance, stop: threading.Event, tiles: int) -> None:
-        self._advance, self._stop = advance, stop
-        self._lock = threading.Lock()
-        self._shares, self._matches, self._active = [0.0] * tiles, [torch.nan] * tiles, [0] * tiles
-
-    def of(self, tile: int) -> Watch:
-        def watch(*, done: int, total: int, match: float, active: int) -> None:
-            if self._stop.is_set():
-                raise KeyboardInterrupt
-            with self._lock:
-                self._shares[tile], self._matches[tile], self._active[tile] = done / total, match, active
-                known = [m for m in self._matches if m == m]
-                share = sum(self._shares) / len(self._shares)
-                note = f"loss {sum(known) / max(1, len(known)):.4f}, {sum(self._active)} running"
-                self._advance(round(1000 * share), note, total=1000)
-
-        return watch
 
 
 def clipping(setting: Setting) -> Setting:

@@ -12,7 +12,7 @@ from dosimeter import checks, metrics
 from dosimeter.attacks.labels import usable
 from dosimeter.errors import SettingError
 from dosimeter.metrics import Metric
-from dosimeter.types import DIVERGED, UNTOLD, ZERO_UPDATE, Reconstruction, Record, Shape, Trained, Victims
+from dosimeter.types import UNMEASURED, UNTOLD, Reconstruction, Record, Shape, Trained, Victims
 
 BESIDE = {metric.name for metric in metrics.STANDARD[3:] + metrics.in_units_of(torch.ones(1, 1, 1))}
 """Scores whose baseline stands in the summary alone."""
@@ -138,7 +138,7 @@ def told(label: Tensor) -> Any:
 
 def unmeasured(found: Reconstruction) -> dict[str, int]:
     """How many victims nothing is said of, by why; nothing of those that were measured."""
-    return dict(Counter(why for why in found.stopped if why in (DIVERGED, ZERO_UPDATE)))
+    return dict(Counter(why for why in found.stopped if why in UNMEASURED))
 
 
 def _record(evidence: _Evidence, i: int) -> Record:
@@ -221,7 +221,7 @@ def adversarial_risk(mse: Tensor, shape: Shape, delta: float) -> dict[str, Any]:
 
 def _solved(found: Reconstruction) -> dict[str, Any]:
     """How many images were solved for, and how much of them all; equations that do not hold determine nothing."""
-    hold = [why not in ("not determined", "interrupted", DIVERGED, ZERO_UPDATE) for why in found.stopped]
+    hold = [why not in ("not determined", "interrupted", *UNMEASURED) for why in found.stopped]
     shares = [one.get("image", 0.0) * held for one, held in zip(found.determined, hold, strict=True)]
     return {
         "recovered": _rate(torch.tensor([why == "recovered" for why in found.stopped])),

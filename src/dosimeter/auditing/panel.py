@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dosimeter.attacks import presets
+from dosimeter.attacks import presets, solves
 from dosimeter.auditing.channels import channel_of
 from dosimeter.auditing.contenders import Contender, contenders
 from dosimeter.auditing.job import Job
@@ -20,9 +20,13 @@ from dosimeter.auditing.observing import like
 from dosimeter.auditing.result import Result
 from dosimeter.auditing.run import perform
 from dosimeter.auditing.setting import Setting
+from dosimeter.auditing.watches import Place
 from dosimeter.defenses import Around, Moment
 from dosimeter.errors import DosimeterError, SettingError
 from dosimeter.types import Gradient, Victims
+
+LEAST = 60.0
+"""Seconds that an attack that solves has at least; it may take as long as all attacks before it took together."""
 
 
 class Trial(NamedTuple):
@@ -63,12 +67,16 @@ def audit_panel(
     form = torch.zeros_like(labels) if job.target.classification else labels
     channel = channel_of(setting.defense, job.target, form, setting.seed)
     said = {"channel": channel.words()}
-    for one in contenders(channel, steps=steps):
+    panel, times = contenders(channel, steps=steps), list[float]()
+    for number, one in enumerate(panel, 1):
         defense = Revealed(inner=setting.defense) if one.role == "control" else setting.defense
         tied = max(setting.same_client, one.same_client)
         each = replace(setting, attack=one.attack, defense=defense, rounds=one.rounds, same_client=tied)
+        limit = max(LEAST, sum(times)) if solves(one.attack) else math.inf
+        place = Place(number, len(panel), len(times), sum(times), limit)
         try:
-            found = perform(model, victims, each, yardstick, names=names, progress=progress)
+            found = perform(model, victims, each, yardstick, names=names, progress=progress, place=place)
+            times.append(found.seconds)
             yield Trial(one, replace(found, settings=found.settings | said))
         except SettingError as reason:
             if one.attack.name == "ig":
@@ -116,7 +124,9 @@ def conclude(trials: list[Trial]) -> Result:
     best = strongest(trials).result
     assert best is not None
     seen = [(t.contender.attack.name, t.result.images) for t in trials if t.result is not None]
-    return replace(best, panel=rows(trials), verdict=verdict(trials), seen=seen)
+    times = [0.0 if t.result is None else t.result.seconds for t in trials]
+    whole = replace(best, panel=rows(trials), verdict=verdict(trials), seen=seen)
+    return replace(whole, seconds=sum(times), times=times)
 
 
 def verdict(trials: list[Trial]) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dosimeter.engine import Explanation
-from dosimeter.types import DIVERGED, ZERO_UPDATE, Curve, Record, ThreatModel, Victims
+from dosimeter.types import DIVERGED, OUT_OF_TIME, ZERO_UPDATE, Curve, Record, ThreatModel, Victims
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,6 +29,7 @@ class Result:
     status: str  # complete or interrupted
     explanation: list[Explanation]  # of the engine's choices, where it was asked for
     panel: list[dict[str, Any]] = field(default_factory=list)  # all attacks that were tried, where there were several
+    times: list[float] = field(default_factory=list)  # seconds that each of them took; `seconds` are those of all
     verdict: str = ""  # what they say together
     seen: list[tuple[str, Tensor]] = field(default_factory=list)  # what each of them saw, (V, B, C, H, W)
 
@@ -147,6 +148,8 @@ def _unmeasured(counts: dict[str, int], of: int, by: str = "") -> list[str]:
     if n := counts.get(ZERO_UPDATE):
         whose = "" if of == 1 else f" for {n} of {of} victims"
         said.append(f"The update is zero{whose}: it holds nothing to read, and its labels are not determined.")
+    if n := counts.get(OUT_OF_TIME):
+        said.append(f"The time{by} was up before it came to {n} of {of} updates, which it did not try.")
     return said
 
 

@@ -13,11 +13,15 @@ from dosimeter.auditing.judge import Yardstick, judge, judge_transformed
 from dosimeter.auditing.observing import trained_on
 from dosimeter.auditing.result import Interrupted, Result, environment
 from dosimeter.auditing.setting import Setting
+from dosimeter.auditing.watches import Place
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.metrics import Lpips, Metric
 from dosimeter.progress import bar
 from dosimeter.servers import Honest, Tamper
 from dosimeter.types import Attack, BatchNorm, Loss, Step, ThreatModel, Victims, Way
+
+PATIENCE = 60.0
+"""Seconds that an estimate may take."""
 
 
 def audit(
@@ -112,12 +116,14 @@ def perform(
     names: dict[str, Any] | None = None,
     explain: bool = False,
     progress: bool | None = None,
+    place: Place | None = None,
 ) -> Result:
-    """`audit`, for whoever has its arguments together already."""
+    """`audit`, for whoever has its arguments together already; `place` is the attack's in a panel."""
     job = Job(model, victims, setting)
     began = time.perf_counter()
-    with bar(f"{setting.attack.name}, {len(victims.ids)} victims", None, show=progress) as advance:
-        found, blind = job.run(advance)
+    title = f"{place.title(setting.attack.name) if place else setting.attack.name}, {len(victims.ids)} victims"
+    with bar(title, None, show=progress) as advance:
+        found, blind = job.run(place.around(advance), limit=place.limit) if place else job.run(advance)
     seconds = time.perf_counter() - began
     reached = victims.take(slice(len(found.stopped)))
     std = job.target.std.cpu()
@@ -147,25 +153,26 @@ def perform(
     return result
 
 
-def estimate(model: nn.Module, victims: Victims, setting: Setting, *, steps: int | None) -> dict[str, float]:
-    """Time and memory of an audit, from the plan and from one tile's first three steps, actually run.
+def estimate(model: nn.Module, victims: Victims, setting: Setting) -> dict[str, float]:
+    """Time and memory of an audit, from the plan and from the first three steps or victims of a tile, actually run.
 
-    Args:
-        steps: the most that the attack would take; None for one that takes none and says itself how much it has to do.
+    `done` of the `total` of that tile were done within `PATIENCE` seconds; with none of them done, `seconds` is less
+    than what it takes.
     """
     job = Job(model, victims, setting)
-    marks: list[float] = []
-    told = 0
+    marks: list[tuple[float, int]] = []
+    whole = 1
 
     def watch(*, done: int, total: int, match: float, active: int) -> None:
-        nonlocal told
-        told = total
-        marks.append(time.perf_counter())
-        if len(marks) > 3:
+        nonlocal whole
+        whole = total
+        marks.append((time.perf_counter(), done))
+        if done >= marks[0][1] + 3 or marks[-1][0] > marks[0][0] + PATIENCE:
             raise KeyboardInterrupt
 
     job.attack_first_tile(watch)
-    each = (marks[-1] - marks[0]) / max(1, len(marks) - 1)
+    (began, first), (ended, last) = marks[0], marks[-1]
     tiles = -(-len(victims.ids) // job.plan.victims)
-    seconds = each * (told if steps is None else steps) * -(-tiles // job.plan.workers)
-    return {"seconds": seconds, "bytes": job.plan.bytes, "tiles": tiles, "tile": job.plan.victims}
+    seconds = (ended - began) / max(1, last - first) * whole * -(-tiles // job.plan.workers)
+    plan = {"bytes": job.plan.bytes, "tiles": tiles, "tile": job.plan.victims}
+    return {"seconds": seconds, "done": last - first, "total": whole, **plan}

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dosimeter import checks, clients, data, defenses, servers, spec, store
-from dosimeter.attacks import AverageOrders, AverageRounds, GuessSteps, LabelsOnly, RecoverKey, Search, presets
+from dosimeter.attacks import AverageRounds, LabelsOnly, presets, solves
 from dosimeter.auditing import (
     Interrupted,
     Result,
@@ -32,9 +32,9 @@ from dosimeter.cli.console import drawing, err, out, refusals
 from dosimeter.cli.parts import gibibytes, guessing, load_lpips, load_metrics
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
+from dosimeter.progress import duration
 from dosimeter.reports import PAGE, print_result, write_page
 from dosimeter.task import Task, load_task
-from dosimeter.types import Attack
 
 AUTO, PANEL_STEPS = "auto", 1000
 """The attack that is all attacks made for the defense, and the steps of each."""
@@ -309,10 +309,10 @@ def _server(words: str) -> servers.Tamper:
 
 def _plan(task: Task, setting: Setting) -> Table:
     """What would run, with an estimate from a few steps actually taken."""
-    steps = _most_steps(setting.attack)
-    guess = estimate(task.model, task.victims, setting, steps=steps)
-    basis = "from the first 3 victims" if steps is None else f"{steps} steps, from the first 3 of one tile"
-    basis = "from one tile" if isinstance(setting.attack, LabelsOnly) else basis
+    guess = estimate(task.model, task.victims, setting)
+    unit = "victims" if solves(setting.attack) else "steps"
+    basis = f"from the first {guess['done']:.0f} of {guess['total']:,.0f} {unit} of a tile"
+    bound = "at most" if guess["done"] else "more than"
     table = Table("what", "value", title="Dry run: nothing was attacked, nothing was written")
     rows = {
         "model": f"{type(task.model).__name__}, {sum(p.numel() for p in task.model.parameters()):,} parameters",
@@ -323,30 +323,12 @@ def _plan(task: Task, setting: Setting) -> Table:
         "step": "gradient" if setting.step is None else repr(setting.step),
         "server": setting.server.name,
         "tiles": f"{guess['tiles']:.0f} of {guess['tile']:.0f} victims",
-        "time": f"at most {_duration(guess['seconds'])} ({basis})",
+        "time": f"{bound} {duration(guess['seconds'])} ({basis})",
         "memory": f"about {guess['bytes'] / 2**20:,.0f} MiB",
     }
     for what, value in rows.items():
         table.add_row(what, escape(value))
     return table
-
-
-def _most_steps(attack: Attack) -> int | None:
-    """How many steps an attack takes at most; None for one that solves."""
-    if isinstance(attack, GuessSteps):
-        return attack.steps
-    attack = attack.attack if isinstance(attack, AverageOrders | AverageRounds | RecoverKey) else attack
-    return attack.stop.steps if isinstance(attack, Search) else None
-
-
-def _duration(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
 
 
 def _tensors(result: Result) -> Table:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from dosimeter import files
 from dosimeter.auditing import Captured, Outcome, Result
+from dosimeter.progress import duration
 from dosimeter.reports import captured, figures, gallery, sections
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.words import (
     blind_reads,
     count,
-    duration,
     headline,
     labels_said,
     meaning,

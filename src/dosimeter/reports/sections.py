@@ -99,11 +99,12 @@ def panel(result: Result) -> Html:
             one.read,
             one.ssim,
             one.worst,
+            one.time,
         )
         for one in words.panel(result)
     ]
     note = "The images below are the strongest attack's. Every attack has a report of its own in the folder attacks."
-    head = ("Attack", "Kind", "Images read, with the 95 % interval", "SSIM", "Worst victim")
+    head = ("Attack", "Kind", "Images read, with the 95 % interval", "SSIM", "Worst victim", "Time")
     return join([table(head, body, "panel"), tag("p", note, class_="note")])
 
 

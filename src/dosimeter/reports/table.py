@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dosimeter.auditing import Captured, Outcome, Result
+from dosimeter.progress import duration
 from dosimeter.reports import standing
 from dosimeter.reports.words import (
     clean,
     count,
-    duration,
     grants,
     headline,
     interruption,
@@ -85,11 +85,11 @@ class _Say:
 
 
 def _panel(result: Result, say: _Say) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("attack", "kind", "images read", "SSIM", "worst victim"):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("attack", "kind", "images read", "SSIM", "worst", "time"):
         table.add_column(say(name))
     for one in panel(result):
-        table.add_row(say(one.name, "bold"), say(one.role), say(one.read), say(one.ssim), say(one.worst))
+        table.add_row(say(one.name, "bold"), *map(say, (one.role, one.read, one.ssim, one.worst, one.time)))
     return table
 
 

@@ -8,7 +8,8 @@ import torch
 
 from dosimeter.auditing import Captured, Outcome, Result
 from dosimeter.metrics import STANDARD, in_units_of
-from dosimeter.types import Record, ThreatModel
+from dosimeter.progress import duration
+from dosimeter.types import OUT_OF_TIME, Record, ThreatModel
 
 LPIPS = {"label": "LPIPS", "about": "distance in a network's features, 0 is equal", "higher": False}
 
@@ -57,6 +58,7 @@ class Tried(NamedTuple):
     read: str  # with its interval, or why it was refused
     ssim: str
     worst: str
+    time: str
 
 
 class Grant(NamedTuple):
@@ -71,23 +73,34 @@ def panel(result: Result) -> list[Tried]:
     """All attacks that were tried, the strongest first, the controls last and after them those that were refused."""
     order = {"published": 0, "adaptive": 0, "control": 1}
 
-    def place(row: dict[str, Any]) -> tuple[int, int, float]:
+    def place(both: tuple[dict[str, Any], str]) -> tuple[int, int, float]:
+        row, _ = both
         if "refused" in row:
             return 2, 0, 0.0
         return order[row["role"]], -row["success"]["hits"], -row["ssim"]
 
+    times = [duration(seconds) for seconds in result.times] or [""] * len(result.panel)
     return [
-        Tried(row["attack"], row["role"], row["about"], f"refused: {row['refused']}", "", "")
+        Tried(row["attack"], row["role"], row["about"], f"refused: {row['refused']}", "", "", "")
         if "refused" in row
         else Tried(
             row["attack"],
             row["role"],
             row["about"],
-            ", ".join([row["success"]["text"], *(f"{n} {why}" for why, n in row["unmeasured"].items())]),
+            ", ".join([row["success"]["text"], *_left_out(row["unmeasured"], len(result.victims.ids), time)]),
             number(row["ssim"]),
             number(row["worst"]["ssim"]),
+            time,
         )
-        for row in sorted(result.panel, key=place)
+        for row, time in sorted(zip(result.panel, times, strict=True), key=place)
+    ]
+
+
+def _left_out(counts: dict[str, int], of: int, time: str) -> list[str]:
+    """How many of so many victims an attack says nothing of, and why."""
+    return [
+        f"gave up after {time}: {of - n} of {of} victims tried" if why == OUT_OF_TIME else f"{n} {why}"
+        for why, n in counts.items()
     ]
 
 
@@ -108,14 +121,6 @@ def number(value: object, digits: int = 3) -> str:
     if abs(value) >= 1:
         return f"{value:.{digits - 1 - int(math.log10(abs(value)))}f}"
     return f"{value:.3f}" if abs(value) >= 0.01 else f"{value:.4f}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: 4.2 s, 3 min 07 s, 2 h 05 min."""
-    if seconds < 59.95:  # which rounds to 60.0
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def count(n: int, noun: str) -> str:

@@ -15,6 +15,7 @@ from dosimeter.attacks.analytic.latent import read_noisy
 from dosimeter.attacks.analytic.layers import LayerSolver
 from dosimeter.attacks.analytic.ratio import RatioSolver
 from dosimeter.attacks.analytic.straight import read_straight
+from dosimeter.attacks.stages import Beat, beat_of
 from dosimeter.errors import SettingError
 from dosimeter.types import Curve, Observation, Reconstruction, Target, ThreatModel, Watch
 
@@ -154,7 +155,7 @@ def _only(observations: Sequence[Observation]) -> Observation:
 class _Solver(Protocol):
     """Of the victims of one observation."""
 
-    def solve(self, v: int) -> Found: ...
+    def solve(self, v: int, beat: Beat) -> Found: ...
 
 
 def _one_by_one(
@@ -162,19 +163,17 @@ def _one_by_one(
 ) -> Reconstruction:
     victims = len(seen.ids)
     found = [Found(blank(target), torch.inf, INTERRUPTED)] * victims
+    match = torch.nan
     try:
         for v in range(victims):
-            _tell(watch, v, victims, found)
-            found[v] = solver.solve(v)
-        _tell(watch, victims, victims, found)
+            beat = beat_of(watch, v, victims, match)
+            beat()
+            found[v] = solver.solve(v, beat)
+            match = found[v].match
+        beat_of(watch, victims, victims, match)()
     except KeyboardInterrupt:
         pass
     return _reconstruction(target, labels, found)
-
-
-def _tell(watch: Watch | None, done: int, total: int, found: list[Found]) -> None:
-    if watch is not None:
-        watch(done=done, total=total, match=found[done - 1].match if done else torch.nan, active=total - done)
 
 
 def _reconstruction(target: Target, labels: Tensor, found: list[Found]) -> Reconstruction:

@@ -77,6 +77,33 @@ class Update:
         return simulated
 
 
+def may_hold(weight: Tensor, update: Gradient, bound: float) -> bool:
+    """Whether a fully connected layer's gradient (m, n) is near enough to rank one for an image to explain the update.
+
+    The gradient of any one image is of rank one there, so what is beyond it is error, of the whole update's size.
+    """
+    if not weight.any():
+        return True
+    unit = direction(weight)
+    beyond = torch.linalg.norm(weight - (weight @ unit)[:, None] * unit)
+    return bool(beyond <= bound * sum(float(g.square().sum()) for g in update.values()) ** 0.5)
+
+
+def direction(weight: Tensor) -> Tensor:
+    """(n,): the right singular vector of the largest singular value of (m, n), by power iteration from its largest row.
+
+    On a matrix of rank one the first iteration ends it; the others average noise.
+    """
+    row = weight[weight.square().sum(1).argmax()]
+    unit: Tensor = row / torch.linalg.vector_norm(row)
+    for _ in range(20):
+        before, unit = unit, weight.T @ (weight @ unit)
+        unit /= torch.linalg.vector_norm(unit)
+        if torch.allclose(unit, before, rtol=0, atol=1e-15):
+            break
+    return unit
+
+
 def refine(rest_of: Callable[[float], Tensor], scale: float, *, nudge: float) -> float:
     """The number near `scale` at which the vector `rest_of(scale)` is shortest, by Gauss-Newton."""
     rest = rest_of(scale)

@@ -16,8 +16,9 @@ from dosimeter.attacks.analytic.encoder import Equations, Solved, solve_encoder
 from dosimeter.attacks.analytic.first_layer import in_double
 from dosimeter.attacks.analytic.inputs import Above
 from dosimeter.attacks.analytic.latent import Latent, Noisy, read_noisy
-from dosimeter.attacks.analytic.layers import UNITS, Descent, Walk, descend, from_loss, image_of, judged
+from dosimeter.attacks.analytic.layers import UNITS, Descent, Walk, descend, from_loss, judged, walked
 from dosimeter.attacks.analytic.ops import Block, apply, returned
+from dosimeter.attacks.stages import Beat, unheard
 from dosimeter.rng import stream
 from dosimeter.types import Gradient, Observation, Target
 
@@ -40,20 +41,21 @@ class LatentSolver:
         self.exact = in_double(target)
         self.noisy = read_noisy(self.exact)
 
-    def solve(self, v: int) -> Found:
+    def solve(self, v: int, beat: Beat = unheard) -> Found:
         observed = {name: self.seen.gradient[name][v].double() for name in self.exact.parameters}
         labels = self.labels[v].double() if self.labels.is_floating_point() else self.labels[v]
         walk, latent = Walk(blank(self.exact), {}), None
         if all(g.isfinite().all() for g in observed.values()):
             starts = self._starts(self.seen.ids[v])
-            walk, latent = walk_through(self.exact, self.noisy, observed, labels, self.precision, starts)
-        candidates = []
-        for image in (walk.image, blank(self.exact)):
+            walk, latent = walk_through(self.exact, self.noisy, observed, labels, self.precision, starts, beat)
+
+        def mismatch(image: Tensor) -> float:
             drawn = {} if latent is None else {self.noisy.noise: self.noisy.noise_of(image, latent)}
             ran, first = replace(self.exact, drawn=drawn), self.noisy.below[0].learned.weight
-            update = Update(ran, first, observed, labels, rounding=self.precision)
-            candidates.append((image, update.mismatch(image)))
-        return judged(walk, candidates, ROUNDING * torch.finfo(self.precision).eps)
+            return Update(ran, first, observed, labels, rounding=self.precision).mismatch(image)
+
+        bound = ROUNDING * torch.finfo(self.precision).eps
+        return judged(walk, blank(self.exact), mismatch, bound, self.noisy.above[-1], observed)
 
     def _starts(self, victim: str) -> Tensor:
         """(n, C, H, W): the blank image and some of noise."""
@@ -63,7 +65,13 @@ class LatentSolver:
 
 
 def walk_through(
-    target: Target, noisy: Noisy, observed: Gradient, labels: Tensor, precision: torch.dtype, starts: Tensor
+    target: Target,
+    noisy: Noisy,
+    observed: Gradient,
+    labels: Tensor,
+    precision: torch.dtype,
+    starts: Tensor,
+    beat: Beat,
 ) -> tuple[Walk, Latent | None]:
     """From the loss to the image, through the noise; the latent is None where there is too little to solve it by.
 
@@ -74,8 +82,9 @@ def walk_through(
         labels: (1,)
         precision: in which the update was made.
         starts: (n, C, H, W) images where the search for the encoder's input may begin.
+        beat: before every block and every step of that search.
     """
-    upper, latent = find_latent(noisy, observed, labels, precision)
+    upper, latent = find_latent(noisy, observed, labels, precision, beat)
     if latent is None:
         return Walk(blank(target), upper.ranks), None
     encoder = noisy.below[-1]
@@ -84,20 +93,20 @@ def walk_through(
     if encoder.learned.places.numel() == 1:
         above = from_loss(replace(target, loss=noisy.encoder.loss_of(latent)), encoder, observed, labels)
     else:
-        solved = search(noisy, latent, observed[encoder.learned.weight], starts, precision)
+        solved = search(noisy, latent, observed[encoder.learned.weight], starts, precision, beat)
         nothing = torch.zeros_like(solved.slopes, dtype=torch.bool)
         above = Above(solved.slopes, solved.slopes, nothing, nothing, torch.ones_like(solved.slopes))
         exact = exact and solved.error <= _settled(precision)
-    lower = descend(noisy.below, above, observed, precision, exact=exact)
-    return Walk(image_of(target, noisy.below[0], lower), {**upper.ranks, **lower.ranks}), latent
+    lower = descend(noisy.below, above, observed, precision, beat, exact=exact)
+    return walked(target, noisy.below[0], lower, {**upper.ranks, **lower.ranks}, beat), latent
 
 
 def find_latent(
-    noisy: Noisy, observed: Gradient, labels: Tensor, precision: torch.dtype
+    noisy: Noisy, observed: Gradient, labels: Tensor, precision: torch.dtype, beat: Beat = unheard
 ) -> tuple[Descent, Latent | None]:
     """The way down to the latent, and the latent with its slope; arguments as in `walk_through`."""
     top = from_loss(noisy.tail, noisy.above[-1], observed, labels)
-    upper = descend(noisy.above, top, observed, precision, bottom=LATENT)
+    upper = descend(noisy.above, top, observed, precision, beat, bottom=LATENT)
     if upper.inputs is None:
         return upper, None
     value = upper.inputs.value
@@ -105,7 +114,9 @@ def find_latent(
     return upper, Latent(value.reshape(1, *noisy.shape), slopes.reshape(1, *noisy.shape))
 
 
-def search(noisy: Noisy, latent: Latent, gradient: Tensor, starts: Tensor, precision: torch.dtype) -> Solved:
+def search(
+    noisy: Noisy, latent: Latent, gradient: Tensor, starts: Tensor, precision: torch.dtype, beat: Beat
+) -> Solved:
     """What went into a convolutional encoder, from the start that leads to the least error."""
     *straight, encoder = noisy.below
     with torch.no_grad():
@@ -118,7 +129,7 @@ def search(noisy: Noisy, latent: Latent, gradient: Tensor, starts: Tensor, preci
     least = 2 * torch.finfo(precision).eps
     found: list[Solved] = []
     for start in inputs:
-        found.append(solve_encoder(equations, start, floor=_floor(straight, encoder), least=least))
+        found.append(solve_encoder(equations, start, floor=_floor(straight, encoder), least=least, beat=beat))
         if found[-1].error <= _settled(precision):
             break
     return min(found, key=lambda solved: solved.error)

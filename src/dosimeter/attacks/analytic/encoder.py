@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dosimeter.attacks.analytic.ops import Learned
 from dosimeter.attacks.analytic.system import correlation
+from dosimeter.attacks.stages import Beat, unheard
 
 STEPS = 100
 """Steps of Levenberg and Marquardt's method at most."""
@@ -105,18 +106,20 @@ class Equations:
         return padded.index_select(1, self._places.flatten()).reshape(self._matrix.shape[1], -1)
 
 
-def solve_encoder(equations: Equations, start: Tensor, *, floor: float, least: float) -> Solved:
+def solve_encoder(equations: Equations, start: Tensor, *, floor: float, least: float, beat: Beat = unheard) -> Solved:
     """The input near `start` (C, H, W) whose gradient is the observed one.
 
     Args:
         equations: of the encoder.
         floor: no input is below this, which helps on the way; minus infinity where nothing is known.
         least: the relative error at which it stops.
+        beat: before every step.
     """
     point = equations.at(start.flatten(1))
     scale = float(equations.curve(point).diagonal().mean())
     damping, growth, pulled = DAMPING * scale, 2.0, BELOW * scale
     for _ in range(STEPS):
+        beat()
         if not _size(point.rest) > least**2 * equations.size or not damping < 1e12 * scale:
             break
         held = pulled * (point.inputs < floor)  # (C, n)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from dosimeter.attacks.stages import Beat, unheard
+
 STEPS = 50
 """Newton steps at most at each weight of smoothness; the set of violated bounds usually settles within ten."""
 
@@ -15,7 +17,15 @@ MARGIN = 1e-3
 """How far below 0 the inputs of inactive neurons are kept, in units of their mean size, so that rounding wakes none."""
 
 
-def smoothest(image: Tensor, directions: Tensor, level: Tensor, below: Callable[[Tensor], Tensor]) -> Tensor:
+def smoothest(
+    image: Tensor,
+    directions: Tensor,
+    level: Tensor,
+    below: Callable[[Tensor], Tensor],
+    beat: Beat = unheard,
+    *,
+    bounded: bool = True,
+) -> Tensor:
     """Move an image along open directions to where neighbouring pixels differ least.
 
     Pixels stay in [0, 1] and neurons that were inactive stay so; both are bounds on what the equations leave open. They
@@ -26,6 +36,8 @@ def smoothest(image: Tensor, directions: Tensor, level: Tensor, below: Callable[
         directions: (q, C, H, W) in which it may move.
         level: (C, H, W) what a pixel is where nothing at all is known.
         below: (n, C, H, W) -> (n, k), affine, the inputs of inactive neurons.
+        beat: before every step.
+        bounded: whether to meet the bounds, which takes most of the time.
     """
     if not len(directions):
         return image
@@ -34,25 +46,29 @@ def smoothest(image: Tensor, directions: Tensor, level: Tensor, below: Callable[
     anchor = 1e-6 * (start - level.flatten())
     curve = rough.T @ rough + 1e-6 * open_.T @ open_
     pull = rough.T @ slope + open_.T @ anchor
+    beat()
+    move: Tensor = -torch.linalg.solve(curve, pull)
+    if not bounded:
+        return (start + open_ @ move).reshape(image.shape)
     resting = below(image[None])[0]
     gates = (below(directions) - below(torch.zeros_like(image)[None])).T  # (k, q)
     margin = MARGIN * float(resting.abs().mean()) if len(resting) else 0.0
     # every bound as  rows @ move + rest <= 0
     rows = torch.cat([gates, open_, -open_])
     rest = torch.cat([resting + margin, start - 1, -start])
-    move: Tensor = -torch.linalg.solve(curve, pull)
     for weight in SMOOTHNESS:
-        move = _settle(weight * curve, weight * pull, rows, rest, move)
+        move = _settle(weight * curve, weight * pull, rows, rest, move, beat)
     return (start + open_ @ move).reshape(image.shape)
 
 
-def _settle(curve: Tensor, pull: Tensor, rows: Tensor, rest: Tensor, move: Tensor) -> Tensor:
+def _settle(curve: Tensor, pull: Tensor, rows: Tensor, rest: Tensor, move: Tensor, beat: Beat) -> Tensor:
     """The least of  move.curve.move / 2 + pull.move + |max(rows @ move + rest, 0)|^2 / 2  by damped Newton steps."""
 
     def height(move: Tensor) -> float:
         return float(move @ (curve @ move) / 2 + pull @ move + (rows @ move + rest).clamp_min(0).square().sum() / 2)
 
     for _ in range(STEPS):
+        beat()
         over = rows @ move + rest
         broken = over > 0
         slope = curve @ move + pull + rows[broken].T @ over[broken]

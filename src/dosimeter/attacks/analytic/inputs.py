@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dosimeter.attacks.analytic.ops import Affine, Block, Pool, Reshape, Scale, apply, returned
 from dosimeter.attacks.analytic.system import Equations, Solution, solve
+from dosimeter.attacks.stages import Beat
 from dosimeter.types import Shape
 
 
@@ -39,7 +40,7 @@ class _Run(NamedTuple):
     offset: Tensor  # (C, m)
 
 
-def solve_inputs(block: Block, above: Above, gradient: Tensor, tolerance: float) -> Inputs:
+def solve_inputs(block: Block, above: Above, gradient: Tensor, tolerance: float, beat: Beat) -> Inputs:
     """Solve a block's learned layer and go on to what came into the block.
 
     Args:
@@ -47,6 +48,7 @@ def solve_inputs(block: Block, above: Above, gradient: Tensor, tolerance: float)
         above: what is known of its output.
         gradient: dL/dW.
         tolerance: as in `system.solve`.
+        beat: between its pieces.
     """
     runs = _runs(block, gradient)
     last, kernel = runs[-1], block.learned.kernel  # (O, C, k, k)
@@ -54,6 +56,7 @@ def solve_inputs(block: Block, above: Above, gradient: Tensor, tolerance: float)
     slopes = returned(lambda z: apply(block.after, z), block.learned(inputs), above.slopes[None])
 
     def forward(h: Tensor) -> Tensor:
+        beat()
         u = (h if last.spread is None else h @ last.spread.T) + last.offset
         return apply(block.after, block.learned(u.reshape(-1, *inputs.shape[1:]))).flatten(1)
 

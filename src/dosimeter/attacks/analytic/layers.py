@@ -10,7 +10,8 @@ estimates, the smallest solution in place of the true one, and no rank counts be
 as before an average pooling, there is nothing to go on with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -25,14 +26,17 @@ from dosimeter.attacks.analytic.certificate import (
     Found,
     Update,
     blank,
+    direction,
+    may_hold,
     refine,
 )
 from dosimeter.attacks.analytic.fill import smoothest
 from dosimeter.attacks.analytic.first_layer import in_double
 from dosimeter.attacks.analytic.inputs import Above, Inputs, solve_inputs
 from dosimeter.attacks.analytic.ops import Bend, Block, returned
-from dosimeter.attacks.analytic.ratio import direction, valleys
+from dosimeter.attacks.analytic.ratio import valleys
 from dosimeter.attacks.analytic.straight import read_straight
+from dosimeter.attacks.stages import Beat, unheard
 from dosimeter.types import Gradient, Observation, Target
 
 UNITS = 100
@@ -51,8 +55,9 @@ SCALES = torch.logspace(-4, 5, 91, dtype=torch.float64)
 class Walk(NamedTuple):
     """The image at the end of the way down, and {layer: (rank, unknowns)} of its input while all above was exact."""
 
-    image: Tensor  # (C, H, W)
+    image: Tensor  # (C, H, W) the smallest that solves the first layer's equations
     ranks: dict[str, tuple[int, int]]
+    fill: Callable[[bool], Tensor] | None = None  # (whether to meet bounds) -> (C, H, W) the smoothest
 
 
 class LayerSolver:
@@ -63,26 +68,44 @@ class LayerSolver:
         self.exact = in_double(target)
         self.blocks = read_straight(self.exact)
 
-    def solve(self, v: int) -> Found:
+    def solve(self, v: int, beat: Beat = unheard) -> Found:
         observed = {name: self.seen.gradient[name][v].double() for name in self.exact.parameters}
         labels = self.labels[v].double() if self.labels.is_floating_point() else self.labels[v]
         precision = self.target.mean.dtype
         walk = Walk(blank(self.exact), {})
         if all(g.isfinite().all() for g in observed.values()):
-            walk = walk_down(self.exact, self.blocks, observed, labels, precision)
+            walk = walk_down(self.exact, self.blocks, observed, labels, precision, beat)
         update = Update(self.exact, self.blocks[0].learned.weight, observed, labels, rounding=precision)
-        candidates = [(image, update.mismatch(image)) for image in (walk.image, blank(self.exact))]
-        return judged(walk, candidates, update.bound)
+        return judged(walk, blank(self.exact), update.mismatch, update.bound, self.blocks[-1], observed)
 
 
-def judged(walk: Walk, candidates: Sequence[tuple[Tensor, float]], bound: float) -> Found:
-    """The candidate with the least mismatch, and what the walk that led to it says of it.
+def judged(
+    walk: Walk,
+    grey: Tensor,
+    mismatch: Callable[[Tensor], float],
+    bound: float,
+    last: Block,
+    observed: Gradient,
+) -> Found:
+    """The image with the least mismatch, and what the walk that led to it says of it.
+
+    An image is filled where one may explain the update. Where none can, it is filled without bounds, and only if it
+    explains more than a blank one and than an update of zeros do.
 
     Args:
         walk: of one victim.
-        candidates: (image, mismatch) each.
+        grey: (C, H, W) what is shown where nothing is known.
+        mismatch: how far an image's update is from the observed one.
         bound: the mismatch up to which an image explains the update.
+        last: the block before the loss.
+        observed: the update.
     """
+    candidates = [(image, mismatch(image)) for image in (walk.image, grey)]
+    dense = last.learned.places.numel() == 1
+    possible = not dense or may_hold(observed[last.learned.weight].flatten(1), observed, bound)
+    if walk.fill is not None and (possible or candidates[0][1] < min(1.0, candidates[1][1])):
+        filled = walk.fill(possible)
+        candidates[0] = filled, mismatch(filled)
     image, match = min(candidates, key=lambda pair: pair[1])
     rank, unknowns = walk.ranks.get(IMAGE, (0, 0))
     verdict = f"layer by layer: {rank:,} of {unknowns:,} numbers determined" if rank < unknowns else RECOVERED
@@ -101,7 +124,7 @@ class Descent(NamedTuple):
 
 
 def walk_down(
-    target: Target, blocks: Sequence[Block], observed: Gradient, labels: Tensor, precision: torch.dtype
+    target: Target, blocks: Sequence[Block], observed: Gradient, labels: Tensor, precision: torch.dtype, beat: Beat
 ) -> Walk:
     """From the loss to the image.
 
@@ -111,9 +134,10 @@ def walk_down(
         observed: {name: gradient} of one image, in float64.
         labels: (1,)
         precision: in which the update was made.
+        beat: before every block and while the image is filled.
     """
-    found = descend(blocks, from_loss(target, blocks[-1], observed, labels), observed, precision)
-    return Walk(image_of(target, blocks[0], found), found.ranks)
+    found = descend(blocks, from_loss(target, blocks[-1], observed, labels), observed, precision, beat)
+    return walked(target, blocks[0], found, found.ranks, beat)
 
 
 def descend(
@@ -121,6 +145,7 @@ def descend(
     above: Above,
     observed: Gradient,
     precision: torch.dtype,
+    beat: Beat,
     *,
     bottom: str = IMAGE,
     exact: bool = True,
@@ -130,16 +155,17 @@ def descend(
     Args:
         blocks: in the order in which an image meets them.
         above: of the last one's output.
-        observed, precision: as in `walk_down`.
+        observed, precision, beat: as in `walk_down`.
         bottom: what the first block's input is called.
         exact: whether what is known of the output is exact.
     """
     eps = torch.finfo(precision).eps
     ranks: dict[str, tuple[int, int]] = {}
     for place in reversed(range(len(blocks))):
+        beat()
         block = blocks[place]
         with torch.no_grad():
-            inputs = solve_inputs(block, above, observed[block.learned.weight], _tolerance(block, eps))
+            inputs = solve_inputs(block, above, observed[block.learned.weight], _tolerance(block, eps), beat)
         if exact:
             ranks[block.learned.name if place else bottom] = (inputs.rank, prod(block.shape))
         back = returned(block.affine, inputs.value[None], above.slopes[None])[0]  # dL/d inputs
@@ -153,7 +179,7 @@ def descend(
 
 
 def reach_first(
-    target: Target, blocks: Sequence[Block], observed: Gradient, labels: Tensor, precision: torch.dtype
+    target: Target, blocks: Sequence[Block], observed: Gradient, labels: Tensor, precision: torch.dtype, beat: Beat
 ) -> Above | None:
     """What all blocks but the first say of the first one's output, with the arguments of `walk_down`; None where that
     is too little."""
@@ -161,7 +187,7 @@ def reach_first(
     if len(blocks) == 1:
         return above
     last = blocks[1]
-    found = descend(blocks[1:], above, observed, precision, bottom=last.learned.name)
+    found = descend(blocks[1:], above, observed, precision, beat, bottom=last.learned.name)
     if found.inputs is None or (not found.exact and found.inputs.rank < HALF * prod(last.shape)):
         return None
     back = returned(last.affine, found.inputs.value[None], found.above.slopes[None])[0]
@@ -169,9 +195,11 @@ def reach_first(
     return _from_activation(blocks[0].bend, found.inputs, back, exact=found.exact, eps=eps)
 
 
-def image_of(target: Target, block: Block, found: Descent) -> Tensor:
-    """(C, H, W): the smoothest image that the first block's equations allow, blank where these were not reached."""
-    return blank(target) if found.inputs is None else _filled(target, block, found.inputs, found.above)
+def walked(target: Target, block: Block, found: Descent, ranks: dict[str, tuple[int, int]], beat: Beat) -> Walk:
+    """The end of a way down to the first block, blank where it was not reached."""
+    if found.inputs is None:
+        return Walk(blank(target), ranks)
+    return Walk(found.inputs.value, ranks, partial(_filled, target, block, found.inputs, found.above, beat))
 
 
 def _tolerance(block: Block, eps: float) -> float:
@@ -231,10 +259,12 @@ def _zero(values: Tensor, eps: float) -> float:
     return max(3 * float(-values.min()), 10 * eps * float(values.abs().max()))
 
 
-def _filled(target: Target, block: Block, inputs: Inputs, above: Above) -> Tensor:
+def _filled(target: Target, block: Block, inputs: Inputs, above: Above, beat: Beat, bounded: bool) -> Tensor:
     """The image, the smoothest of those that the first layer's equations and inactive neurons allow."""
     below = above.below.flatten()
+
+    def resting(images: Tensor) -> Tensor:
+        return block.affine(images).flatten(1)[:, below]
+
     with torch.no_grad():
-        return smoothest(
-            inputs.value, inputs.open(), blank(target), lambda images: block.affine(images).flatten(1)[:, below]
-        )
+        return smoothest(inputs.value, inputs.open(), blank(target), resting, beat, bounded=bounded)

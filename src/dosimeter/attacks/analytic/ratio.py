@@ -18,8 +18,9 @@ in between, and clipping scales both: the ratio stays exact.
 import torch
 from torch import Tensor
 
-from dosimeter.attacks.analytic.certificate import IMAGE, NOT_DETERMINED, RECOVERED, Found, Update, blank
+from dosimeter.attacks.analytic.certificate import IMAGE, NOT_DETERMINED, RECOVERED, Found, Update, blank, direction
 from dosimeter.attacks.analytic.first_layer import FirstLayer, in_double
+from dosimeter.attacks.stages import Beat, unheard
 from dosimeter.engine import Matcher
 from dosimeter.types import Observation, Target
 
@@ -41,7 +42,7 @@ class RatioSolver:
         self.exact = in_double(target)
         self.matcher = Matcher(target, seen.gradient, statistics=seen.statistics)
 
-    def solve(self, v: int) -> Found:
+    def solve(self, v: int, beat: Beat = unheard) -> Found:
         observed = {name: self.seen.gradient[name][v].double() for name in self.exact.parameters}
         weight = observed[self.layer.weight]
         slopes = observed[self.layer.bias] if self.layer.bias else None  # dL/dz
@@ -58,10 +59,12 @@ class RatioSolver:
             else:
                 match = update.mismatch(image)
         if match > update.bound:
-            image, match = min((image, match), self._scaled(v, direction(weight), update), key=lambda pair: pair[1])
+            image, match = min(
+                (image, match), self._scaled(v, direction(weight), update, beat), key=lambda pair: pair[1]
+            )
         return Found(image, match, RECOVERED if match <= update.bound else NOT_DETERMINED, {IMAGE: 1.0})
 
-    def _scaled(self, v: int, unit: Tensor, update: Update) -> tuple[Tensor, float]:
+    def _scaled(self, v: int, unit: Tensor, update: Update, beat: Beat) -> tuple[Tensor, float]:
         """The image on the line through 0 along `unit` whose update is nearest to the observed one."""
         low, high = scale_range(self.layer, unit)
         scales = torch.linspace(low, high, SCALES, dtype=unit.dtype, device=unit.device)
@@ -71,28 +74,18 @@ class RatioSolver:
             products = self.matcher(images.to(self.target.mean), self.labels[owner], owner)
         apart = products.difference.sum(1).detach()  # (SCALES,)
         best = (blank(self.exact), torch.inf)
+
+        def image_of(scale: float) -> Tensor:
+            beat()
+            return self.layer.image(scale * unit)
+
         for start in valleys(apart)[:BASINS]:
-            scale = update.refine(lambda s: self.layer.image(s * unit), float(scales[start]), (high - low) / SCALES)
+            scale = update.refine(image_of, float(scales[start]), (high - low) / SCALES)
             image = self.layer.image(scale * unit)
             best = min(best, (image, update.mismatch(image)), key=lambda pair: pair[1])
             if best[1] <= update.bound:
                 break
         return best
-
-
-def direction(weight: Tensor) -> Tensor:
-    """(n,): the right singular vector of the largest singular value of (m, n), by power iteration from its largest row.
-
-    On a matrix of rank one the first iteration ends it; the others average noise.
-    """
-    row = weight[weight.square().sum(1).argmax()]
-    unit: Tensor = row / torch.linalg.vector_norm(row)
-    for _ in range(20):
-        before, unit = unit, weight.T @ (weight @ unit)
-        unit /= torch.linalg.vector_norm(unit)
-        if torch.allclose(unit, before, rtol=0, atol=1e-15):
-            break
-    return unit
 
 
 def valleys(heights: Tensor) -> list[int]:
