@@ -40,12 +40,19 @@ def found() -> Reconstruction:
 
 def test_a_bar_counts_the_steps_of_all_tiles() -> None:
     told: list[tuple[float, float | None]] = []
-    watches = Watches(lambda done, note="", *, total=None: told.append((done, total)), threading.Event(), tiles=3)
-    watches.of(1)(done=5, total=40, match=0.5, active=2)
+    notes: list[str] = []
+
+    def advance(done: float, note: str = "", *, total: float | None = None) -> None:
+        told.append((done, total))
+        notes.append(note)
+
+    watches = Watches(advance, threading.Event(), tiles=3)
+    watches.of(1)(done=5, total=40, match=torch.nan, active=2)
     watches.of(0)(done=3, total=40, match=0.5, active=2)
     watches.ended(1, found())  # at its 5th step: all of its victims were done
     watches.of(2)(done=1, total=20, match=0.5, active=1)
     assert told == [(5, 120), (8, 120), (43, 120), (44, 100)]
+    assert notes[:3] == ["2 running", "loss 0.5000, 4 running", "loss 0.5000, 2 running"]
 
 
 def test_whoever_runs_out_of_time_was_not_interrupted() -> None:

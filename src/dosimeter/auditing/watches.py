@@ -89,6 +89,7 @@ class Watches:
 
     def _show(self) -> None:
         known = [match for match in self._matches if match == match]
-        note = f"loss {sum(known) / max(1, len(known)):.4f}, {sum(self._active)} running"
+        loss = f"loss {sum(known) / len(known):.4f}, " if known else ""
+        note = f"{loss}{sum(self._active)} running"
         total = sum(each or max(self._totals) for each in self._totals)
         self._advance(sum(self._done), note, total=total)

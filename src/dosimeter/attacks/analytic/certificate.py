@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
+from dosimeter.attacks.analytic.ops import Block
 from dosimeter.types import Gradient, Target
 
 RECOVERED, NOT_DETERMINED, INTERRUPTED = "recovered", "not determined", "interrupted"
@@ -75,6 +77,49 @@ class Update:
             return self._target.step(self._target, self._parameters, image[None], self._labels)
         simulated: Gradient = grad(self._target.objective)(self._parameters, image[None], self._labels)
         return simulated
+
+
+class Walk(NamedTuple):
+    """The image at the end of the way down, and {layer: (rank, unknowns)} of its input while all above was exact."""
+
+    image: Tensor  # (C, H, W) the smallest that solves the first layer's equations
+    ranks: dict[str, tuple[int, int]]
+    fill: Callable[[bool], Tensor] | None = None  # (whether to meet bounds) -> (C, H, W) the smoothest
+
+
+def judged(
+    walk: Walk,
+    grey: Tensor,
+    mismatch: Callable[[Tensor], float],
+    bound: float,
+    last: Block,
+    observed: Gradient,
+) -> Found:
+    """The image with the least mismatch, and what the walk that led to it says of it.
+
+    An image is filled where one may explain the update. Where none can, it is filled without bounds, and only if it
+    explains more than a blank one and than an update of zeros do.
+
+    Args:
+        walk: of one victim.
+        grey: (C, H, W) what is shown where nothing is known.
+        mismatch: how far an image's update is from the observed one.
+        bound: the mismatch up to which an image explains the update.
+        last: the block before the loss.
+        observed: the update.
+    """
+    candidates = [(image, mismatch(image)) for image in (walk.image, grey)]
+    dense = last.learned.places.numel() == 1
+    possible = not dense or may_hold(observed[last.learned.weight].flatten(1), observed, bound)
+    if walk.fill is not None and (possible or candidates[0][1] < min(1.0, candidates[1][1])):
+        filled = walk.fill(possible)
+        candidates[0] = filled, mismatch(filled)
+    image, match = min(candidates, key=lambda pair: pair[1])
+    rank, unknowns = walk.ranks.get(IMAGE, (0, 0))
+    verdict = f"layer by layer: {rank:,} of {unknowns:,} numbers determined" if rank < unknowns else RECOVERED
+    if match > bound or not rank:
+        verdict = NOT_DETERMINED
+    return Found(image, match, verdict, {name: rank / unknowns for name, (rank, unknowns) in walk.ranks.items()})
 
 
 def may_hold(weight: Tensor, update: Gradient, bound: float) -> bool:

@@ -11,12 +11,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dosimeter.attacks.analytic.certificate import ROUNDING, Found, Update, blank
+from dosimeter.attacks.analytic.certificate import ROUNDING, Found, Update, Walk, blank, judged
 from dosimeter.attacks.analytic.encoder import Equations, Solved, solve_encoder
 from dosimeter.attacks.analytic.first_layer import in_double
 from dosimeter.attacks.analytic.inputs import Above
 from dosimeter.attacks.analytic.latent import Latent, Noisy, read_noisy
-from dosimeter.attacks.analytic.layers import UNITS, Descent, Walk, descend, from_loss, judged, walked
+from dosimeter.attacks.analytic.layers import UNITS, Descent, descend, from_loss, walked
 from dosimeter.attacks.analytic.ops import Block, apply, returned
 from dosimeter.attacks.stages import Beat, unheard
 from dosimeter.rng import stream

@@ -10,7 +10,7 @@ estimates, the smallest solution in place of the true one, and no rank counts be
 as before an average pooling, there is nothing to go on with.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import NamedTuple
@@ -19,17 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from dosimeter.attacks.analytic.certificate import (
-    IMAGE,
-    NOT_DETERMINED,
-    RECOVERED,
-    Found,
-    Update,
-    blank,
-    direction,
-    may_hold,
-    refine,
-)
+from dosimeter.attacks.analytic.certificate import IMAGE, Found, Update, Walk, blank, direction, judged, refine
 from dosimeter.attacks.analytic.fill import smoothest
 from dosimeter.attacks.analytic.first_layer import in_double
 from dosimeter.attacks.analytic.inputs import Above, Inputs, solve_inputs
@@ -52,14 +42,6 @@ SCALES = torch.logspace(-4, 5, 91, dtype=torch.float64)
 """Norms of the last layer's input that are tried where it has no bias, with both signs."""
 
 
-class Walk(NamedTuple):
-    """The image at the end of the way down, and {layer: (rank, unknowns)} of its input while all above was exact."""
-
-    image: Tensor  # (C, H, W) the smallest that solves the first layer's equations
-    ranks: dict[str, tuple[int, int]]
-    fill: Callable[[bool], Tensor] | None = None  # (whether to meet bounds) -> (C, H, W) the smoothest
-
-
 class LayerSolver:
     """The victims of one observation, one after another, in float64."""
 
@@ -77,41 +59,6 @@ class LayerSolver:
             walk = walk_down(self.exact, self.blocks, observed, labels, precision, beat)
         update = Update(self.exact, self.blocks[0].learned.weight, observed, labels, rounding=precision)
         return judged(walk, blank(self.exact), update.mismatch, update.bound, self.blocks[-1], observed)
-
-
-def judged(
-    walk: Walk,
-    grey: Tensor,
-    mismatch: Callable[[Tensor], float],
-    bound: float,
-    last: Block,
-    observed: Gradient,
-) -> Found:
-    """The image with the least mismatch, and what the walk that led to it says of it.
-
-    An image is filled where one may explain the update. Where none can, it is filled without bounds, and only if it
-    explains more than a blank one and than an update of zeros do.
-
-    Args:
-        walk: of one victim.
-        grey: (C, H, W) what is shown where nothing is known.
-        mismatch: how far an image's update is from the observed one.
-        bound: the mismatch up to which an image explains the update.
-        last: the block before the loss.
-        observed: the update.
-    """
-    candidates = [(image, mismatch(image)) for image in (walk.image, grey)]
-    dense = last.learned.places.numel() == 1
-    possible = not dense or may_hold(observed[last.learned.weight].flatten(1), observed, bound)
-    if walk.fill is not None and (possible or candidates[0][1] < min(1.0, candidates[1][1])):
-        filled = walk.fill(possible)
-        candidates[0] = filled, mismatch(filled)
-    image, match = min(candidates, key=lambda pair: pair[1])
-    rank, unknowns = walk.ranks.get(IMAGE, (0, 0))
-    verdict = f"layer by layer: {rank:,} of {unknowns:,} numbers determined" if rank < unknowns else RECOVERED
-    if match > bound or not rank:
-        verdict = NOT_DETERMINED
-    return Found(image, match, verdict, {name: rank / unknowns for name, (rank, unknowns) in walk.ranks.items()})
 
 
 class Descent(NamedTuple):
