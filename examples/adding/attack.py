@@ -35,6 +35,6 @@ def blurred(*, steps: int = 500, weight: float = 1e-2, radius: int = 1) -> dm.Se
 
 
 if __name__ == "__main__":
-    victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
+    victims = dm.pick(dm.load("mnist-5k", size=32), 2, seed=0)
     model = dm.models.build("cnn", shape=victims.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)
     print(dm.audit(model, victims, attack=blurred(steps=100)).summary())  # noqa: T201

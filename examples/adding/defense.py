@@ -29,7 +29,7 @@ class Sketch(dm.Defense):
 
 
 if __name__ == "__main__":
-    victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
+    victims = dm.pick(dm.load("mnist-5k", size=32), 2, seed=0)
     model = dm.models.build("cnn", shape=victims.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)
     attack = dm.presets.inverting_gradients(steps=100)
     print(dm.audit(model, victims, attack=attack, defense=Sketch(share=0.3)).summary())  # noqa: T201
