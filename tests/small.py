@@ -37,6 +37,29 @@ def network() -> nn.Module:
     )
 
 
+class Scale(nn.Module):
+    """A single number that is learnt, which no layer known to the engine has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+
+class Halved(nn.Module):
+    """A network on images that it halves first, in the tensor that it is given or in one of its own."""
+
+    def __init__(self, network: nn.Module, *, in_place: bool) -> None:
+        super().__init__()
+        self.network, self.in_place = network, in_place
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.network(x.mul_(0.5) if self.in_place else x * 0.5)
+        return out
+
+
 def observe(target: Target, images: Tensor, labels: Tensor, *, granted: bool = True) -> Observation:
     """What a server sees of steps on images (V, B, C, H, W)."""
     seen = trees.stack([clients.gradient(target, x.to(target.mean), y) for x, y in zip(images, labels, strict=True)])

@@ -46,6 +46,11 @@ def _squared_norm(tensor: Tensor) -> Tensor:
     return torch.bmm(rows, rows.transpose(1, 2)).reshape(len(tensor), -1).sum(1)
 
 
+def flat(tensor: Tensor) -> Tensor:
+    """(V, entries) of (V, ...); a parameter may be a single number, so that its gradients are (V,)."""
+    return tensor.reshape(len(tensor), -1)
+
+
 def rows(tree: T, where: Tensor) -> T:
     """The chosen rows of every tensor in a tensor, dict, tuple or NamedTuple; everything else stays as it is."""
     if isinstance(tree, Tensor):

@@ -9,7 +9,7 @@ What flows is a NamedTuple of tensors; what is set is a frozen dataclass. The le
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -155,7 +155,10 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """All that the server knows of the task: the model before the update, the loss and the form of the images."""
+    """All that the server knows of the task: the model before the update, the loss and the form of the images.
+
+    From here on the model runs on a copy of every batch, since many models work in place on theirs.
+    """
 
     model: nn.Module
     loss: Loss
@@ -169,6 +172,10 @@ class Target:
     statistics: Statistics = field(default_factory=dict)  # what batch norms use, where they are given
     drawn: Secrets = field(default_factory=dict)  # what was drawn for the model's secrets in this step
     penalised: bool = True  # whether the loss counts the penalties of layers with secrets
+
+    def __post_init__(self) -> None:
+        if _copied not in self.model._forward_pre_hooks.values():
+            self.model.register_forward_pre_hook(_copied)
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -191,9 +198,21 @@ class Target:
             for layer, pair in self.statistics.items()
             for kind, value in zip(("mean", "var"), pair, strict=True)
         }
-        output = torch.func.functional_call(self.model, {**parameters, **given, **self.drawn}, (images,))
+        output = call(self.model, {**parameters, **given, **self.drawn}, images)
         extra = self.penalty(self.model)
         return self.loss(output, labels) if extra is None else self.loss(output, labels) + extra.mean()
+
+    def gradient(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The objective's gradient at the model's own parameters, differentiable in the images and what was drawn.
+
+        By plain autograd, which takes more models than `torch.func` does, such as those with functions of their own.
+        """
+        leaves = {name: p.requires_grad_() for name, p in self.parameters.items()}
+        again = any(t.requires_grad for t in (images, *self.drawn.values()))
+        with torch.enable_grad():
+            loss = self.objective(leaves, images, labels)
+            slopes = torch.autograd.grad(loss, list(leaves.values()), create_graph=again, materialize_grads=True)
+        return dict(zip(leaves, slopes, strict=True))
 
     def penalty(self, model: nn.Module) -> Tensor | None:
         """(n,) what the last pass of a model adds to its images' losses, None for nothing."""
@@ -220,6 +239,27 @@ class Defends(Protocol):
     def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets: ...
 
     def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient: ...
+
+
+def call(model: nn.Module, exchanged: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    """model(images) with other parameters and buffers for this call, in all layers that share one of them.
+
+    `torch.func.functional_call` on its own leaves a layer that has two names with what was put in its place.
+    """
+    held = {
+        f"{path}.{name}".removeprefix("."): id(tensor)
+        for path, layer in model.named_modules()
+        for kind in (layer.named_parameters, layer.named_buffers)
+        for name, tensor in kind(recurse=False, remove_duplicate=False)
+    }
+    new = {held[name]: tensor for name, tensor in exchanged.items()}
+    everywhere = {name: new[tensor] for name, tensor in held.items() if tensor in new}
+    output: Tensor = torch.func.functional_call(model, everywhere, (images,), tie_weights=False)
+    return output
+
+
+def _copied(_model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(x.clone() if isinstance(x, Tensor) else x for x in inputs)
 
 
 class Observation(NamedTuple):

@@ -18,6 +18,7 @@ from dosimeter.defenses import Moment
 from dosimeter.errors import DataError, ModelError, SettingError, UpdateError
 from dosimeter.reports.page import render
 from dosimeter.types import Gradient
+from small import Halved
 
 
 def small_model(outputs: int = 10) -> nn.Module:
@@ -50,6 +51,16 @@ def test_an_audit_reads_digits_out_of_a_small_network_and_says_so() -> None:
     assert result.images.shape == victims.images.shape
     assert "3 of 3" in result.summary()
     assert result.status == "complete"
+
+
+def test_a_model_that_works_in_place_on_its_images_is_audited_as_one_that_does_not() -> None:
+    victims = some_victims(2)
+    before = victims.images.clone()
+    models = [Halved(small_model(), in_place=in_place) for in_place in (True, False)]
+    one, other = (dm.audit(model, victims, attack=replace(QUICK, stop=dm.Stop(steps=5))) for model in models)
+    assert torch.equal(one.images, other.images)
+    assert torch.equal(victims.images, before)
+    assert not any(model._forward_pre_hooks for model in models)
 
 
 def test_everything_in_a_setting_can_be_asked_of_an_audit() -> None:

@@ -20,6 +20,7 @@ from dosimeter import clients, rng
 from dosimeter.clients.optimisers import SGD, Adam, Optimiser
 from dosimeter.errors import SettingError
 from dosimeter.types import Step, Target
+from small import Scale, target_of
 
 few = settings(max_examples=10, deadline=None)
 BATCH = 6
@@ -172,6 +173,14 @@ def test_a_wide_bound_clips_nothing_and_a_narrow_one_is_the_norm() -> None:
     images, labels = private()
     alone = clients.gradient(target(clients.ClippedGradient(bound=1e-3)), images[:1], labels[:1])
     assert float(torch.cat([g.flatten() for g in alone.values()]).norm()) == pytest.approx(1e-3, rel=1e-12)
+
+
+def test_a_parameter_of_a_single_number_is_clipped_with_the_others() -> None:
+    step = clients.ClippedGradient(bound=1e-3)
+    task = replace(target_of(nn.Sequential(nn.Flatten(), nn.Linear(36, 3), Scale()), (1, 6, 6)), step=step)
+    sent = clients.gradient(task, torch.rand(1, 1, 6, 6, dtype=torch.float64), torch.tensor([1]))
+    assert sent["2.scale"].shape == ()
+    assert float(torch.cat([g.flatten() for g in sent.values()]).norm()) == pytest.approx(1e-3, rel=1e-12)
 
 
 DIFFERENTIABLE: dict[str, Step] = {

@@ -21,7 +21,7 @@ from dosimeter.defenses.pruning import prune, quantise
 from dosimeter.defenses.soteria import feature_scores
 from dosimeter.errors import SettingError
 from dosimeter.types import Target
-from small import network, target_of
+from small import Halved, network, target_of
 
 SHAPE = (1, 16, 16)
 LAW = settings(max_examples=30, deadline=None, derandomize=True)
@@ -235,6 +235,11 @@ def test_the_search_for_policies_puts_the_least_leaking_first() -> None:
     assert [s.leakage for s in found] == sorted(s.leakage for s in found)
     assert all(len(s.policy) == 3 and -1 <= s.leakage <= 1 and math.isfinite(s.accuracy) for s in found)
     assert d.Ats(policy=found[0].words).policies() == (found[0].policy,)
+
+
+def test_policies_of_models_that_work_in_place() -> None:
+    one, other = (policies(*(Halved(network(), in_place=way) for _ in range(2))) for way in (True, False))
+    assert one == other
 
 
 def test_the_search_for_policies_leaves_out_those_that_cost_accuracy() -> None:

@@ -10,7 +10,7 @@ from dosimeter import engine
 from dosimeter.attacks import likelihoods
 from dosimeter.engine import contract
 from dosimeter.engine.contract import Contraction, Row, factor
-from dosimeter.engine.tape import Outer
+from dosimeter.engine.layers import Outer
 from engine.test_engine_oracle import (
     CLASSES,
     SEEN,
@@ -68,8 +68,7 @@ def test_a_matrix_of_higher_rank_has_no_factors(rank: int, noise: float) -> None
 
 
 def outer(candidates: int, batch: int, places: int, inputs: int, outputs: int) -> Outer:
-    rows = candidates * batch
-    sizes = (rows, places, inputs), (rows, places, outputs)
+    sizes = (candidates, batch * places, inputs), (candidates, batch * places, outputs)
     a, d = (torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in sizes)
     return Outer("weight", a, d)
 
@@ -85,13 +84,13 @@ def test_the_three_forms_agree_on_the_same_data(batch: int, places: int, seed: i
     torch.manual_seed(seed)
     part = outer(4, batch, places, 40, 30)
     observed, owner = low_rank(batch * places, 30, 40, victims=3), torch.tensor([2, 0, 1, 1])
-    factored = Contraction(observed, [part], batch=batch, entries=False)
-    dense = Contraction(observed, [part], batch=batch, entries=True)
+    factored = Contraction(observed, [part], entries=False)
+    dense = Contraction(observed, [part], entries=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contract, "factor", lambda matrices, rank: None)
-        gram = Contraction(observed, [part], batch=batch, entries=False)
+        gram = Contraction(observed, [part], entries=False)
     assert (factored.form, dense.form, gram.form) == ("factored", "dense", "Gram")
-    written = torch.einsum("nbpo,nbpi->noi", *(t.unflatten(0, (4, batch)) for t in (part.back, part.inputs)))
+    written = torch.einsum("npo,npi->noi", part.back, part.inputs)
     wanted = Row(
         (written * observed[owner]).sum((1, 2)),
         written.square().sum((1, 2)),
@@ -100,8 +99,7 @@ def test_the_three_forms_agree_on_the_same_data(batch: int, places: int, seed: i
     for form in (factored, dense, gram):
         for rows in ([0, 1, 2, 3], [3, 1]):
             kept = torch.tensor(rows)
-            where = (kept[:, None] * batch + torch.arange(batch)).flatten()
-            found = form([part._replace(inputs=part.inputs[where], back=part.back[where])], owner[kept])
+            found = form([part._replace(inputs=part.inputs[kept], back=part.back[kept])], owner[kept])
             for one, other in zip(found[:2], wanted[:2], strict=True):
                 assert_close(one.detach(), other[kept].detach(), 1e-10)
         whole = form([part], owner)
@@ -118,7 +116,7 @@ def test_forms_follow_from_shapes_and_noise() -> None:
     exact, noisy = low_rank(1, 30, 40), torch.randn(2, 30, 40, dtype=torch.float64)
 
     def form(observed: Tensor, places: int) -> str:
-        return Contraction(observed, [outer(2, 1, places, 40, 30)], batch=1, entries=False).form
+        return Contraction(observed, [outer(2, 1, places, 40, 30)], entries=False).form
 
     assert form(exact, 1) == "factored"
     assert form(noisy, 1) == "Gram"

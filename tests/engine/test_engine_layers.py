@@ -117,7 +117,7 @@ def test_convolution_by_windows_and_by_native_kernels(
     way: str | None, outputs: int, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how == "native":
-        monkeypatch.setattr("dosimeter.engine.tape.PATCHES_UP_TO", 0)
+        monkeypatch.setattr("dosimeter.engine.layers.PATCHES_UP_TO", 0)
     torch.manual_seed(1)
     for layer in (
         nn.Conv2d(2, outputs, (4, 6)),  # one window, the whole image

@@ -11,7 +11,7 @@ from dosimeter.attacks.search import _Run
 from dosimeter.defenses import Cvb, Defense, KeyLock, Precode
 from dosimeter.engine import Matcher
 from dosimeter.types import Secret, Target, Way
-from small import observe, target_of
+from small import Scale, observe, target_of
 
 SHAPE = (1, 12, 12)
 
@@ -45,8 +45,10 @@ def network() -> nn.Module:
     )
 
 
-def make(defense: Defense | None) -> Target:
+def make(defense: Defense | None, *, scaled: bool = False) -> Target:
     model = network()
+    if scaled:
+        model.insert(4, Scale())  # type: ignore[attr-defined]
     if defense is None:
         model.insert(3, Locked())  # type: ignore[attr-defined]
         return target_of(model, SHAPE)
@@ -64,10 +66,10 @@ DEFENSES = [
 ]
 
 
-@pytest.mark.parametrize("way", ["tape", "vmap", "one by one"])
+@pytest.mark.parametrize(("way", "scaled"), [("tape", False), ("tape", True), ("vmap", False), ("one by one", False)])
 @pytest.mark.parametrize("defense", DEFENSES, ids=repr)
-def test_products_and_slopes_are_autograds(defense: Defense | None, way: Way) -> None:
-    target = make(defense)
+def test_products_and_slopes_are_autograds(defense: Defense | None, way: Way, scaled: bool) -> None:
+    target = make(defense, scaled=scaled)
     n, batch = 3, 2
     torch.manual_seed(1)
     images = torch.rand(n, batch, *SHAPE, dtype=torch.float64, requires_grad=True)

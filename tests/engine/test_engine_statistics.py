@@ -24,6 +24,7 @@ from engine.test_engine_oracle import (
     plain_gradients,
     plain_products,
 )
+from small import Scale
 
 WAYS = (None, "tape", "vmap", "one by one")
 SHAPE = (2, 6, 6)
@@ -37,6 +38,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "images": lambda: plain(nn.BatchNorm2d(4)),
     "vectors": lambda: plain(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6)),
     "rows": lambda: plain(nn.Flatten(2), nn.BatchNorm1d(4)),
+    "beside a scale": lambda: plain(nn.BatchNorm2d(4), Scale(), nn.ReLU(), nn.Conv2d(4, 3, 2), nn.BatchNorm2d(3)),
     "without parameters": lambda: plain(nn.BatchNorm2d(4, affine=False)),
     "frozen": lambda: plain(nn.BatchNorm2d(4).requires_grad_(False)),
     "several": lambda: plain(nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 2), nn.BatchNorm2d(3, eps=0.1)),

@@ -6,15 +6,19 @@ Each is legal and trains with plain autograd. Whichever way the engine takes, th
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from dosimeter import engine, models
 from dosimeter.engine import threads
 from dosimeter.engine.patches import Window, unfold
+from dosimeter.errors import ModelError
 from dosimeter.types import Target
 from engine.test_engine_networks import Network
 from engine.test_engine_oracle import (
@@ -138,6 +142,48 @@ def with_itself() -> nn.Module:
     return network(run, inner=nn.Linear(72, 72))
 
 
+def layer_with_two_names() -> nn.Module:
+    layer = nn.Linear(72, 72)
+    return nn.Sequential(nn.Flatten(), layer, nn.Tanh(), layer, nn.Linear(72, CLASSES))
+
+
+class Squashed(torch.autograd.Function):
+    """x * sigmoid(x), written as many are: `torch.func` refuses a function without a `setup_context`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx: Any, back: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        share = torch.sigmoid(x)
+        return back * share * (1 + x * (1 - share))
+
+
+def function_of_its_own() -> nn.Module:
+    return network(
+        lambda m, x: m.last(m.scale * Squashed.apply(x).flatten(1)),  # type: ignore[no-untyped-call]
+        scale=nn.Parameter(torch.tensor(0.7)),
+    )
+
+
+def checkpointed() -> nn.Module:
+    return network(lambda m, x: m.last(checkpoint(m.inner, x.flatten(1), use_reentrant=False)), inner=nn.Linear(72, 72))
+
+
+def counter() -> nn.Module:
+    def run(m: Network, x: Tensor) -> Tensor:
+        m.seen += 1
+        out: Tensor = m.last(x.flatten(1))
+        return out
+
+    model = network(run)
+    model.register_buffer("seen", torch.zeros(()))
+    return model
+
+
 TRAPS: dict[str, Callable[[], nn.Module]] = {
     "batch norm without parameters": batch_norm_without_parameters,
     "centred on the batch": centred_on_the_batch,
@@ -155,6 +201,10 @@ TRAPS: dict[str, Callable[[], nn.Module]] = {
     "upside down": upside_down,
     "squared images": squared_images,
     "with itself": with_itself,
+    "layer with two names": layer_with_two_names,
+    "function of its own": function_of_its_own,
+    "checkpointed": checkpointed,
+    "counter": counter,
 }
 
 
@@ -351,3 +401,19 @@ def test_an_error_is_told_at_once_and_not_when_tiles_before_it_are_done() -> Non
     with pytest.raises(ValueError, match="tile 1 is bad"):
         threads.run(work, range(2), workers=2, stop=stop)
     assert heard == [True]
+
+
+def test_a_model_that_cannot_be_differentiated_twice_is_refused() -> None:
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return 2 * x
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, back: Tensor) -> Tensor:
+            return 2 * back
+
+    case = make(network(lambda m, x: Once.apply(m.last(x.flatten(1)))), SHAPE)  # type: ignore[no-untyped-call]
+    with pytest.raises(ModelError, match="differentiated twice"):
+        engine.Matcher(case.target, case.observed)(case.images, case.labels, case.owner)

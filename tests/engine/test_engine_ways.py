@@ -29,69 +29,6 @@ from engine.test_engine_oracle import (
 from small import observe, tiny_target
 
 
-def linear_of_its_own() -> nn.Module:
-    """A layer that nobody knows, with a weight like that of nn.Linear."""
-    return Network(
-        lambda m, x: m.last(torch.tanh(F.linear(x.flatten(1), m.weight))),
-        weight=nn.Parameter(0.2 * torch.randn(5, 72)),
-        last=nn.Linear(5, CLASSES),
-    )
-
-
-def attention() -> nn.Module:
-    return Network(
-        lambda m, x: m.last(m.mix(x[:, 0], x[:, 0], x[:, 1], need_weights=True)[0].flatten(1)),
-        mix=nn.MultiheadAttention(6, 2, batch_first=True),
-        last=nn.Linear(36, CLASSES),
-    )
-
-
-def conv_along_a_line() -> nn.Module:
-    return nn.Sequential(nn.Flatten(2), nn.Conv1d(2, 3, 5), nn.Tanh(), nn.Flatten(), nn.Linear(96, CLASSES))
-
-
-def weight_used_past_its_layer() -> nn.Module:
-    """The tape sees the layer's call and not the other use of its weight."""
-    return Network(
-        lambda m, x: m.last(torch.tanh(m.inner(x.flatten(1)))) @ m.last.weight @ m.last.weight.T,
-        inner=nn.Linear(72, 5),
-        last=nn.Linear(5, CLASSES),
-    )
-
-
-def layer_on_a_constant() -> nn.Module:
-    return Network(
-        lambda m, x: m.last(x.flatten(1)) + m.shift(torch.ones(1, 3, dtype=x.dtype)),
-        last=nn.Linear(72, CLASSES),
-        shift=nn.Linear(3, CLASSES),
-    )
-
-
-UNKNOWN: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "linear of its own": (linear_of_its_own, "no known layer uses 'weight'"),
-    "attention": (attention, "no known layer uses 'mix.in_proj_weight'"),
-    "conv along a line": (conv_along_a_line, "no known layer uses '1.weight'"),
-    "weight used past its layer": (weight_used_past_its_layer, "other numbers than autograd"),
-    "layer on a constant": (layer_on_a_constant, "cannot take the model"),
-}
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("name", list(UNKNOWN))
-def test_what_the_tape_does_not_know_goes_through_vmap_and_says_why(name: str, batch: int) -> None:
-    model, why = UNKNOWN[name]
-    torch.manual_seed(0)
-    case = make(model(), (2, 6, 6), batch=batch)
-    check(case, None, taken=("vmap",))
-    matcher = engine.Matcher(case.target, case.observed)
-    matcher(case.images, case.labels, case.owner)
-    told = matcher.explain()
-    assert [line.tensor for line in told] == list(case.target.parameters)
-    assert all(line.form == "vmap" and why in line.why for line in told), told
-    with pytest.raises(ModelError, match="'tape' does not work for this model"):
-        engine.Matcher(case.target, case.observed, way="tape")(case.images, case.labels, case.owner)
-
-
 def test_explain_names_the_form_of_every_tensor() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.Conv2d(4, 2, 2, groups=2), nn.Flatten())
@@ -164,7 +101,7 @@ def test_an_output_overwritten_in_place_gives_no_wrong_numbers(
         first=nn.Sequential(*layers[layer]),
         last=nn.Linear(64, CLASSES),
     )
-    check(make(model, (2, 6, 6)), None, taken=("tape", "vmap", "one by one"))
+    check(make(model, (2, 6, 6)), None, taken=FAST)
 
 
 def test_dropout_is_nothing_in_evaluation_and_refused_in_training() -> None:

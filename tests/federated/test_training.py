@@ -25,6 +25,7 @@ from dosimeter.errors import DataError, ModelError, OutputError, SettingError
 from dosimeter.federated import Federation, Protocol, State, average, chosen, evaluate, fit, train
 from dosimeter.federated.client import augmented
 from dosimeter.federated.training import Training
+from small import Halved
 from small_federation import federation, model, same
 
 
@@ -480,3 +481,12 @@ def test_ctrl_c_is_heard_in_the_last_client_of_a_round() -> None:
     with pytest.raises(KeyboardInterrupt):
         federated.train(task, workers=1)
     assert len(calls) == 2
+
+
+def test_a_model_that_works_in_place_on_its_images_trains_as_one_that_does_not() -> None:
+    """DP-SGD runs the model once more on the same images."""
+    defense = defenses.DpSgd(clip=0.5, sigma=0.1)
+    nets = (Halved(model(), in_place=in_place) for in_place in (True, False))
+    one, other = (train(federation(defense, net, rounds=2)) for net in nets)
+    assert same(one.state, other.state)
+    assert one.history[-1]["accuracy"] == other.history[-1]["accuracy"]

@@ -176,3 +176,14 @@ def test_a_metric_that_is_none_is_refused() -> None:
         score_images(a, b, [Metric(name="all", function=lambda a, b: (a - b).sum(), higher=False)])
     with pytest.raises(SettingError, match="a word of letters"):
         Metric(name="my metric", function=mse, higher=False)
+
+
+@pytest.mark.parametrize("clipped", [True, False])
+def test_a_metric_that_works_in_place_changes_no_image(clipped: bool) -> None:
+    a, b = torch.rand(2, 3, 1, 8, 8)
+    before = a.clone(), b.clone()
+    function = lambda a, b: a.sub_(b.mul_(2)).flatten(1).amax(1)  # noqa: E731
+    worst = Metric(name="worst", function=function, higher=False, clipped=clipped)
+    score_images(a, b, [worst])
+    assert torch.equal(a, before[0])
+    assert torch.equal(b, before[1])

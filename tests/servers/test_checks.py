@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from dosimeter import models, servers
 from dosimeter.servers import checks
 from models.test_every_model import NARROW
+from small import Halved
 
 CLASSES = 5
 
@@ -46,6 +47,12 @@ def test_honest_models_are_let_through(name: str) -> None:
     *history, last = rounds(model, 3, shape)
     assert any(not torch.equal(last[key], history[0][key]) for key in last)
     assert servers.check(model, shape=shape, agreed=own, history=history, batch=2) == []
+
+
+def test_a_program_that_works_in_place_on_its_images_is_let_through() -> None:
+    shape = shape_of("cnn")
+    model, own = (Halved(build("cnn", seed), in_place=True).eval() for seed in (0, 1))
+    assert servers.check(model, shape=shape, agreed=own, batch=2) == []
 
 
 def noticed(name: str, *, agreed: bool = False, history: int = 0) -> set[str]:

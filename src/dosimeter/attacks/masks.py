@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dosimeter import checks
 from dosimeter.errors import SettingError
-from dosimeter.types import Secretive, Target
+from dosimeter.types import Secretive, Target, call
 
 
 class Mask(Protocol):
@@ -179,7 +179,7 @@ def _inputs(target: Target, rng: torch.Generator) -> dict[str, list[Tensor]]:
     drawn = {name: torch.randn(s.full_shape(1), generator=rng).to(image) for name, s in target.secrets.items()}
     try:
         with torch.no_grad():
-            torch.func.functional_call(target.model, drawn, (image,))
+            call(target.model, drawn, image)
     finally:
         for hook in hooks:
             hook.remove()

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from dosimeter.clients.local import LocalTraining
 from dosimeter.errors import ModelError, SettingError
@@ -41,11 +40,8 @@ def gradient(target: Target, images: Tensor, labels: Tensor, rng: torch.Generato
             raise SettingError("A client that shuffles its images draws their order; give a generator (rng).")
         step = step.shuffled(len(images), rng)
     try:
-        if step is not None:
-            update = step(target, target.parameters, images, labels)
-        else:
-            update = grad(target.objective)(target.parameters, images, labels)
-    except ValueError as reason:  # such as the statistics of a local batch with one value a channel
+        update = target.gradient(images, labels) if step is None else step(target, target.parameters, images, labels)
+    except (RuntimeError, ValueError) as reason:  # such as the statistics of a local batch with one value a channel
         raise ModelError(f"The client's step cannot be taken: {str(reason).splitlines()[0]}.") from reason
     return {name: g.detach() for name, g in update.items()}
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dosimeter import checks
+from dosimeter import checks, trees
 from dosimeter.clients import optimisers
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Secrets, Step, Target
@@ -146,7 +146,7 @@ class ClippedGradient:
         slopes = vmap(grad(objective), in_dims=(None, 0, 0, 0), randomness="different")
         each = slopes(parameters, images.unsqueeze(1), labels.unsqueeze(1), own)
         norms = (
-            torch.stack([g.flatten(1).square().sum(1) for g in each.values()]).sum(0).clamp_min(1e-24).sqrt()
+            torch.stack([trees.flat(g).square().sum(1) for g in each.values()]).sum(0).clamp_min(1e-24).sqrt()
         )  # (B,)
         scale = (self.bound / norms).clamp_max(1.0)
         return {name: torch.einsum("b,b...->...", scale, g) / len(images) for name, g in each.items()}

@@ -194,7 +194,7 @@ def _leakage(model: nn.Module, changed: Tensor, labels: Tensor, rng: torch.Gener
 
 
 def _gradient(model: nn.Module, image: Tensor, label: Tensor) -> Tensor:
-    loss = F.cross_entropy(model(image[None]), label[None])
+    loss = F.cross_entropy(model(image[None].clone()), label[None])
     weights = [p for p in model.parameters() if p.requires_grad]
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, weights, materialize_grads=True)])
 
@@ -202,7 +202,7 @@ def _gradient(model: nn.Module, image: Tensor, label: Tensor) -> Tensor:
 def _keeps_apart(model: nn.Module, images: Tensor) -> float:
     """-sum log(v) + 1 / v over eigenvalues v of the correlations of images' Jacobians (Mellor et al. 2021)."""
     x = images.clone().requires_grad_()
-    (slopes,) = torch.autograd.grad(model(x).sum(), x)
+    (slopes,) = torch.autograd.grad(model(x.clone()).sum(), x)
     correlations = torch.corrcoef(slopes.flatten(1).double()).nan_to_num()  # a slope of 0 everywhere has none
     values = torch.linalg.eigvalsh(correlations).clamp_min(0) + 1e-5
     return -float((values.log() + 1 / values).sum())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter.defenses.places import Guarded, evaluating
-from dosimeter.types import Shape
+from dosimeter.types import Shape, call
 
 
 def shortcuts(model: nn.Module, shape: Shape) -> dict[str, str]:
@@ -66,7 +66,7 @@ def _cut(model: nn.Module, shape: Shape, places: Collection[str]) -> _Cut:
     images = torch.full((2, *shape), 0.5).to(next(model.parameters())).detach().requires_grad_().clone()
     try:
         with torch.enable_grad(), evaluating(model):
-            output = torch.func.functional_call(model, fixed, (images,))
+            output = call(model, fixed, images)
     finally:
         for hook in hooks:
             hook.remove()

@@ -14,7 +14,7 @@ from dosimeter.defenses.base import Defense
 from dosimeter.defenses.places import evaluating, own_order
 from dosimeter.defenses.receptive import Fields, find_fields, slope_norms
 from dosimeter.errors import SettingError, unknown
-from dosimeter.types import Gradient, Moment, Secrets, Shape, Target
+from dosimeter.types import Gradient, Moment, Secrets, Shape, Target, call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def _features(model: nn.Module, path: str, drawn: Secrets, images: Tensor) -> Te
     seen: list[Tensor] = []
     hook = model.get_submodule(path).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     try:
-        torch.func.functional_call(model, dict(drawn), (images,))
+        call(model, drawn, images)
     finally:
         hook.remove()
     return seen[0].reshape(len(images), -1)

@@ -2,7 +2,8 @@
 
 matching   the way that a model's gradients are compared: the fastest of those below that gives the plain numbers
 chain      straight networks by hand, in four passes; `ops` and `matrix` are its layers
-tape       any other network of known layers: one pass, from which every image's gradients can be told apart
+tape       any other network: one pass, from which every candidate's gradients can be told apart
+layers     what the tape knows of linear layers, convolutions and norms
 contract   products of gradients, tensor by tensor, in the cheapest exact form
 program    passes recorded and repeated         attention   differentiated twice by hand
 patches    the windows of convolutions

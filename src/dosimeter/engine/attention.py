@@ -6,6 +6,7 @@ Autograd takes the second derivative of a softmax apart into a dozen passes over
 heads cost more than the products. A dot marks derivatives along the direction in which `_Back` is differentiated.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +17,14 @@ from torch.overrides import TorchFunctionMode
 
 
 class PlainAttention(TorchFunctionMode):
-    """Inside the block plain attention (no mask, no dropout, no shared heads) runs by the passes below."""
+    """Inside the block plain attention (no mask, no dropout, no shared heads) runs by the passes below.
+
+    `at_once` runs them on the tensors of all candidates, where the block is in a `vmap` over these.
+    """
+
+    def __init__(self, at_once: Callable[..., Tensor] | None = None) -> None:
+        super().__init__()
+        self._at_once = at_once
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__ == F.scaled_dot_product_attention.__name__:  # torch's, or one in plain operations
@@ -26,13 +34,17 @@ class PlainAttention(TorchFunctionMode):
             plain = not any(isinstance(value, Tensor) or value for value in given.values())
             if plain and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
                 q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
-                flat = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v))
-                out: Tensor = _Attention.apply(*flat)  # type: ignore[no-untyped-call]
-                return out.reshape(*q.shape[:-1], -1)
+                return _attend(q, k, v) if self._at_once is None else self._at_once(_attend, q, k, v)
         return func(*args, **(kwargs or {}))
 
 
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """(..., L, E) each."""
+    out: Tensor = _Attention.apply(*(x.reshape(-1, *x.shape[-2:]) for x in (q, k, v)))  # type: ignore[no-untyped-call]
+    return out.reshape(*q.shape[:-1], -1)
 
 
 class _Attention(torch.autograd.Function):

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dosimeter.engine.contract import Owner, cheaper_dense, is_same
+from dosimeter.engine.layers import PATCHES_UP_TO, two
 from dosimeter.engine.matrix import Matrix, Standing
 from dosimeter.engine.ops import BatchNorm, Flatten, Learned, Memory, Op, ReLU, Scale, Sigmoid
 from dosimeter.engine.patches import Window
 from dosimeter.engine.program import Compiled, Program
-from dosimeter.engine.tape import PATCHES_UP_TO, READS, two
+from dosimeter.engine.tape import READS
 from dosimeter.types import Gradient, Target
 
 T = TypeVar("T")
@@ -152,6 +153,8 @@ class _Recorder(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if func.__name__ in READS:
             raise NotStraight("it branches on its data")
+        if func.__name__ == "__setitem__":
+            raise NotStraight("it sets entries of a tensor")
         if isinstance(out, Tensor):
             self.calls.append((func, args, kwargs or {}, out))
         return out
@@ -178,7 +181,8 @@ class _Reader:
             if not args or args[0] is not now or any(value is now for value in (*args[1:], *kwargs.values())):
                 raise NotStraight(f"{func.__name__} takes something else than the output of the layer before")
             now = out
-            op = self._op(func.__name__, args[1:], kwargs, shape)
+            name = func.__name__
+            op = self._op(name if name.startswith("_") else name.removesuffix("_"), args[1:], kwargs, shape)
             last = ops[-1] if ops else None
             if isinstance(op, Scale) and isinstance(last, Scale):
                 op = last.then(op)
@@ -191,6 +195,8 @@ class _Reader:
         return [op for op in ops if not (isinstance(op, Scale) and op.nothing())]
 
     def _op(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], shape: tuple[int, ...]) -> Op | None:
+        if name == "clone":
+            return None
         if name == "dropout" and not (kwargs.get("training", args[1] if len(args) > 1 else True)):
             return None
         if name == "relu":
@@ -296,13 +302,17 @@ class _Reader:
 _SCALES = {
     "add": "add",
     "__add__": "add",
+    "__iadd__": "add",
     "sub": "sub",
     "__sub__": "sub",
+    "__isub__": "sub",
     "mul": "mul",
     "__mul__": "mul",
+    "__imul__": "mul",
     "div": "div",
     "true_divide": "div",
     "__truediv__": "div",
+    "__itruediv__": "div",
 }
 
 

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dosimeter.engine.tape import Conv, Outer, Part, Vector
+from dosimeter.engine.layers import Conv, Outer, Part, Vector
 from dosimeter.rng import stream
+from dosimeter.trees import flat
 
 ENTRIES_AT_ONCE = 2**24
 """Entries of simulated gradients that are written out together, 64 MiB in float32."""
@@ -44,12 +45,11 @@ class Vectors:
 
     Args:
         observed: (V, *shape of the parameter) each.
-        batch: images of one candidate.
     """
 
-    def __init__(self, observed: Sequence[Tensor], *, batch: int, entries: bool) -> None:
-        self._batch, self._entries = batch, entries
-        self._observed = torch.cat([o.flatten(1) for o in observed], 1)  # (V, all entries)
+    def __init__(self, observed: Sequence[Tensor], *, entries: bool) -> None:
+        self._entries = entries
+        self._observed = torch.cat([flat(o) for o in observed], 1)  # (V, all entries)
         sizes = [o[0].numel() for o in observed]
         which = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
         self._sum = F.one_hot(which).to(self._observed)  # (all entries, tensors)
@@ -59,7 +59,7 @@ class Vectors:
         """Rows of all tensors side by side, (N, tensors)."""
         if not is_same(owner, self._owner):
             self._owner, self._taken = (owner, owner._version), self._observed[owner]
-        simulated = torch.cat([_total(uses, self._batch, own_order=True) for uses in parts], 1)
+        simulated = torch.cat([_total(uses, own_order=True) for uses in parts], 1)
         apart = (simulated - self._taken).square() @ self._sum if self._entries else None
         return Row((simulated * self._taken) @ self._sum, simulated.square() @ self._sum, apart)
 
@@ -70,20 +70,19 @@ class Contraction:
     Args:
         observed: (V, *shape of the parameter).
         parts: the parts of this tensor in a trial run, for their shapes.
-        batch: images of one candidate.
         entries: always write gradients out, for an exact |simulated - observed|^2.
     """
 
-    def __init__(self, observed: Tensor, parts: Sequence[Part], *, batch: int, entries: bool) -> None:
-        self._batch, self._entries = batch, entries
+    def __init__(self, observed: Tensor, parts: Sequence[Part], *, entries: bool) -> None:
+        self._entries = entries
         self._owner: Owner = None
         self._left: Tensor
         self._right: Tensor | None = None
         if not all(isinstance(part, Outer) for part in parts):
-            self.form, self._left = "dense", observed.flatten(1)
+            self.form, self._left = "dense", flat(observed)
             return
         outer = [part for part in parts if isinstance(part, Outer)]
-        positions = batch * sum(part.inputs.shape[1] for part in outer)
+        positions = sum(part.inputs.shape[1] for part in outer)
         inputs, outputs = outer[0].inputs.shape[2], outer[0].back.shape[2]
         matrix, extra = _as_matrix(observed), outputs - observed.shape[1]  # (V, O, I)
         matrix = F.pad(matrix, (0, 0, 0, extra)) if extra else matrix  # a pad of nothing copies
@@ -101,11 +100,11 @@ class Contraction:
         """Compare the candidates' parts with their owners' observations."""
         left, right = self._rows(owner)
         if self.form == "dense":
-            simulated = _total(parts, self._batch, own_order=not all(isinstance(part, Outer) for part in parts))
+            simulated = _total(parts, own_order=not all(isinstance(part, Outer) for part in parts))
             apart = (simulated - left).square().sum(1) if self._entries else None
             cross, squared = _Compare.apply(simulated, left)  # type: ignore[no-untyped-call]
             return Row(cross, squared, apart)
-        inputs, back = self._positions(parts)
+        inputs, back = _positions(parts)
         squared = _gram(inputs, back)
         if right is None:
             cross = (torch.bmm(inputs, left.transpose(1, 2)) * back).flatten(1).sum(1)
@@ -128,30 +127,25 @@ class Contraction:
             )
         return self._taken
 
-    def _positions(self, parts: Sequence[Part]) -> tuple[Tensor, Tensor]:
-        """Inputs (N, P, I) and what came back (N, P, O), over all positions of a candidate's images and uses."""
-        grouped = [
-            tuple(t.reshape(-1, self._batch * t.shape[1], t.shape[2]) for t in (part.inputs, part.back))
-            for part in parts
-            if isinstance(part, Outer)
-        ]
-        if len(grouped) == 1:
-            return grouped[0]  # type: ignore[return-value]
-        return torch.cat([a for a, _ in grouped], 1), torch.cat([d for _, d in grouped], 1)
+
+def _positions(parts: Sequence[Part]) -> tuple[Tensor, Tensor]:
+    """Inputs (N, P, I) and what came back (N, P, O), over all positions of a candidate's images and uses."""
+    pairs = [(part.inputs, part.back) for part in parts if isinstance(part, Outer)]
+    return pairs[0] if len(pairs) == 1 else (torch.cat([a for a, _ in pairs], 1), torch.cat([d for _, d in pairs], 1))
 
 
-def _total(parts: Sequence[Part], batch: int, *, own_order: bool) -> Tensor:
+def _total(parts: Sequence[Part], *, own_order: bool) -> Tensor:
     """The gradient (N, entries) that all uses of a parameter make together."""
     total: Tensor | None = None
     for part in parts:
-        value = write_out(part, batch, own_order=own_order)
+        value = write_out(part, own_order=own_order)
         total = value if total is None else total + value
     assert total is not None
     return total
 
 
 def entry_losses(
-    parts: Sequence[Part], observed: Tensor, owner: Tensor, compare: Callable[[Tensor, Tensor], Tensor], *, batch: int
+    parts: Sequence[Part], observed: Tensor, owner: Tensor, compare: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
     """compare(simulated, observed) (N,) of one tensor, written out for a few candidates at a time and then forgotten.
 
@@ -160,32 +154,32 @@ def entry_losses(
     few = max(1, ENTRIES_AT_ONCE // observed.shape[1])
     losses = []
     for first in range(0, len(owner), few):
-        last = min(first + few, len(owner))
-        images = slice(first * batch, last * batch)
-        mine = [_only(part, images) for part in parts]
+        some = slice(first, first + few)
+        mine = [_only(part, some) for part in parts]
 
         def loss(uses: list[Part], who: Tensor) -> Tensor:
-            return compare(_total(uses, batch, own_order=True), observed[who])
+            return compare(_total(uses, own_order=True), observed[who])
 
-        losses.append(checkpoint(loss, mine, owner[first:last], use_reentrant=False))
+        losses.append(checkpoint(loss, mine, owner[some], use_reentrant=False))
     return torch.cat(losses)
 
 
-def _only(part: Part, images: slice) -> Part:
+def _only(part: Part, some: slice) -> Part:
     if isinstance(part, Vector):
-        return part._replace(value=part.value[images])
-    return part._replace(inputs=part.inputs[images], back=part.back[images])
+        return part._replace(value=part.value[some])
+    if isinstance(part, Conv):
+        some = slice(some.start * part.batch, some.stop * part.batch)
+    return part._replace(inputs=part.inputs[some], back=part.back[some])
 
 
-def write_out(part: Part, batch: int, *, own_order: bool) -> Tensor:
+def write_out(part: Part, *, own_order: bool) -> Tensor:
     """One part's gradient (N, entries); in the parameter's own order, or in that of windows."""
     if isinstance(part, Vector):
-        return part.value if batch == 1 else part.value.reshape(-1, batch, part.value.shape[1]).sum(1)
+        return part.value
     if isinstance(part, Conv):
-        gradient: Tensor = _NativeGradient.apply(part.inputs, part.back, part.layer, batch)  # type: ignore[no-untyped-call]
+        gradient: Tensor = _NativeGradient.apply(*part[1:])  # type: ignore[no-untyped-call]
         return gradient.flatten(1)
-    inputs, back = (t.reshape(-1, batch * t.shape[1], t.shape[2]) for t in (part.inputs, part.back))
-    matrix = torch.bmm(inputs.transpose(1, 2), back).transpose(1, 2)  # (N, O, I); this order is the faster one
+    matrix = torch.bmm(part.inputs.transpose(1, 2), part.back).transpose(1, 2)  # (N, O, I), in the faster order
     if own_order:
         matrix = matrix[:, : part.outputs]
     if own_order and part.kernel is not None:

@@ -19,11 +19,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dosimeter.engine.chain import Chain, NotStraight
 from dosimeter.engine.contract import Contraction, Vectors, entry_losses
-from dosimeter.engine.tape import Part, Tape, Vector
+from dosimeter.engine.layers import Part, Vector
+from dosimeter.engine.tape import Tape
 from dosimeter.engine.threads import twice_differentiable
 from dosimeter.errors import ModelError
 from dosimeter.rng import stream
-from dosimeter.trees import rows, squared_norms
+from dosimeter.trees import flat, rows, squared_norms
 from dosimeter.types import Gradient, Secrets, Statistics, Target, Way
 
 Compare = Callable[[Tensor, Tensor], Tensor]
@@ -119,19 +120,16 @@ class Matcher:
         secrets = secrets or {}
         if self.way is None:
             self._choose(images, labels, secrets)
-        observed = [self._observed[name].flatten(1) for name in self._parameters]
+        observed = [flat(self._observed[name]) for name in self._parameters]
         if self._chain is not None and self._tape is None:
             self._tape = Tape(self._target)
         if self._tape is None:
             simulated = self._simulate(images, labels, owner, secrets)
-            columns = [
-                compare(simulated[n].flatten(1), o[owner]) for n, o in zip(self._parameters, observed, strict=True)
-            ]
+            columns = [compare(flat(simulated[n]), o[owner]) for n, o in zip(self._parameters, observed, strict=True)]
         else:
             parts = _by_name(self._tape(images, labels, self._of(owner), secrets))
             columns = [
-                entry_losses(parts[n], o, owner, compare, batch=images.shape[1])
-                for n, o in zip(self._parameters, observed, strict=True)
+                entry_losses(parts[n], o, owner, compare) for n, o in zip(self._parameters, observed, strict=True)
             ]
         return torch.stack(columns, 1)
 
@@ -144,8 +142,14 @@ class Matcher:
             ]
         if self._tape is None:
             return [Explanation(name, self.way or "not decided yet", self.why) for name in self._parameters]
-        forms = {name: c.form for name, c in self._contractions.items()}
-        return [Explanation(name, forms.get(name, "vector"), self._tape.how[name]) for name in self._parameters]
+        forms = {name: c.form for name, c in self._contractions.items()} | dict.fromkeys(self._tape.idle, "zero")
+        outside = self._tape.outside or {}
+        return [
+            Explanation(name, "written out", outside[name])
+            if name in outside
+            else Explanation(name, forms.get(name, "vector"), self._tape.how[name])
+            for name in self._parameters
+        ]
 
     def _from_chain(self, chain: Chain, images: Tensor, labels: Tensor, owner: Tensor) -> Products:
         cross, squared = chain(images, labels, owner)
@@ -169,7 +173,7 @@ class Matcher:
     def _written_out(self, simulated: dict[str, Tensor], owner: Tensor) -> Products:
         cross, squared, apart = [], [], []
         for name, s in simulated.items():
-            s, o = s.flatten(1), self._observed[name].flatten(1)[owner]  # (N, entries)
+            s, o = flat(s), flat(self._observed[name])[owner]  # (N, entries)
             cross.append((s * o).sum(1))
             squared.append(s.square().sum(1))
             apart.append((s - o).square().sum(1))
@@ -182,19 +186,23 @@ class Matcher:
         """
         x, y, u = self._trial(images, labels, secrets)
         first = torch.zeros(len(x), dtype=torch.long, device=images.device)
-        alone = self._slope(lambda x: self._written_out(self._one_by_one(x, y, first, u), first), x)
+        try:
+            alone = self._slope(lambda x: self._written_out(self._one_by_one(x, y, first, u), first), x)
+        except RuntimeError as error:
+            raise ModelError(f"The model cannot be differentiated twice: {_first_line(error)}.") from error
         if not _agree(self._slope(lambda x: self._written_out(self._one_by_one(x, y, first, u), first), x), alone):
             raise ModelError(
                 "Two simulations of the same step differ: the model or loss draws random numbers. "
                 "An attack needs a deterministic model; take the randomness out of it or express it as a defense."
             )
         reasons: list[str] = []
-        ways: dict[Way, Callable[[Tensor, Tensor], Callable[[Tensor], Products]]] = {
-            "chain": lambda x, y: self._set_chain(x, labels, y, first),
-            "tape": lambda x, y: self._set_tape(x, y, first, u),
-            "vmap": lambda x, y: self._set_vmap(y, first, u),
-        }
-        for way, set_up in ways.items():
+        ways: list[tuple[Way, Callable[[Tensor, Tensor], Callable[[Tensor], Products]]]] = [
+            ("chain", lambda x, y: self._set_chain(x, labels, y, first)),
+            ("tape", lambda x, y: self._set_tape(x, y, first, u, lifted=False)),
+            ("tape", lambda x, y: self._set_tape(x, y, first, u, lifted=True)),
+            ("vmap", lambda x, y: self._set_vmap(y, first, u)),
+        ]
+        for way, set_up in ways:
             if self._forced not in (None, way):
                 continue
             reason = self._try(set_up, x, y, alone)
@@ -219,7 +227,7 @@ class Matcher:
             for name, value in secrets.items()
         }
         updates = self._one_by_one(x, y, torch.zeros(3, dtype=torch.long, device=x.device), u)
-        finite = torch.stack([u.detach().flatten(1).isfinite().all(1) for u in updates.values()]).all(0)
+        finite = torch.stack([flat(u.detach()).isfinite().all(1) for u in updates.values()]).all(0)
         finite[0] = True
         return x[finite], y[finite], {name: value[finite] for name, value in u.items()}
 
@@ -235,7 +243,7 @@ class Matcher:
             found = self._slope(set_up(x, y), x)
         except NotStraight as reason:
             return str(reason)
-        except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
             return _first_line(error)
         return None if _agree(found, alone) else "gives other numbers than autograd"
 
@@ -251,25 +259,27 @@ class Matcher:
         self._chain = chain = Chain(self._target, self._observed, x.shape[1])
         return lambda x: self._from_chain(chain, x, y, first)
 
-    def _set_tape(self, x: Tensor, y: Tensor, first: Tensor, u: Secrets) -> Callable[[Tensor], Products]:
+    def _set_tape(
+        self, x: Tensor, y: Tensor, first: Tensor, u: Secrets, *, lifted: bool
+    ) -> Callable[[Tensor], Products]:
         if self._target.step is not None:
             raise NotStraight("the client trains locally, so weights differ between candidates")
-        self._tape = tape = Tape(self._target)
+        self._tape = tape = Tape(self._target, lifted=lifted)
         parts = _by_name(tape(x, y, self._of(first), u))
         if tape.branches:
             raise NotStraight("it branches on its data")
-        missed = [name for name in self._parameters if name not in parts]
-        if missed:
-            raise NotStraight(f"no known layer uses {missed[0]!r}")
-        batch = x.shape[1]
-        self._small = [n for n in self._parameters if all(isinstance(part, Vector) for part in parts[n])]
+        large = {*(tape.outside or ()), *tape.idle}
+        if tape.outside and not lifted:
+            raise NotStraight(f"{min(tape.outside)!r} is used outside known layers")
+        small = (n for n in self._parameters if n not in large)
+        self._small = [n for n in small if all(isinstance(part, Vector) for part in parts[n])]
         self._contractions = {
-            name: Contraction(self._observed[name], parts[name], batch=batch, entries=self._exact)
+            name: Contraction(self._observed[name], parts[name], entries=self._exact)
             for name in self._parameters
             if name not in self._small
         }
         if self._small:
-            self._vectors = Vectors([self._observed[n] for n in self._small], batch=batch, entries=self._exact)
+            self._vectors = Vectors([self._observed[n] for n in self._small], entries=self._exact)
         computed = [*self._contractions, *self._small]
         self._order = torch.tensor([computed.index(name) for name in self._parameters], device=x.device)
         return lambda x: self._from_tape(tape, x, y, first, u)
@@ -284,6 +294,8 @@ class Matcher:
         """Products and the slope of a mixture of them."""
         x = x.detach().requires_grad_()
         found = products(x)
+        if _once(found.cross):
+            raise RuntimeError("a function in it allows a single derivative")
         scale = self._norms[:1].sum().clamp_min(1e-30)
         (slope,) = torch.autograd.grad(((found.cross + 0.3 * found.simulated) / scale).sum(), x)
         return Products(*(value.detach() for value in found)), slope
@@ -301,16 +313,17 @@ class Matcher:
         return dict(step(self._parameters, self._of(owner), dict(secrets), images, labels))
 
     def _one_by_one(self, images: Tensor, labels: Tensor, owner: Tensor, secrets: Secrets) -> dict[str, Tensor]:
-        given, parameters = self._of(owner), self._parameters
-        steps = [
-            self._update(parameters, rows(given, n), rows(secrets, n), images[n], labels[n])
-            for n in torch.arange(len(images))
-        ]
+        given, steps = self._of(owner), []
+        for n in torch.arange(len(images)):
+            target = replace(self._target, statistics=rows(given, n), drawn=rows(secrets, n))
+            x, y, step = images[n], labels[n], target.step
+            steps.append(target.gradient(x, y) if step is None else step(target, self._parameters, x, y))
         return {name: torch.stack([s[name] for s in steps]) for name in self._parameters}
 
     def _update(
         self, parameters: Gradient, statistics: Statistics, secrets: Secrets, images: Tensor, labels: Tensor
     ) -> Gradient:
+        """One candidate's, by `torch.func` alone."""
         target = replace(self._target, statistics=statistics, drawn=secrets)
         if target.step is not None:
             return target.step(target, parameters, images, labels)
@@ -341,6 +354,19 @@ def _agree(one: tuple[Products, Tensor], other: tuple[Products, Tensor]) -> bool
         if not bool(((a - b).abs().amax(0) <= allowed).all()):
             return False
     return True
+
+
+def _once(value: Tensor) -> bool:
+    """Whether some part of the graph cannot be differentiated, which autograd leaves out of a slope without a word."""
+    seen, waiting = set(), [value.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            if node.name() == "torch::autograd::Error":
+                return True
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+    return False
 
 
 def _first_line(error: Exception) -> str:

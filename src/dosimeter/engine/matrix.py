@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dosimeter.engine.contract import factor
+from dosimeter.engine.layers import WIDE
 from dosimeter.engine.ops import Memory, Small
 from dosimeter.engine.patches import Window, add_windows, copy_windows
-from dosimeter.engine.tape import WIDE
 
 
 class Matrix:

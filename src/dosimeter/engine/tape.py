@@ -1,32 +1,32 @@
-"""One pass of all images through the model, written down so that every image's parameter gradients can be told apart.
+"""One pass of all images through the model, written down so that every candidate's gradients can be told apart.
 
-The model runs once on the images of all candidates. Each layer with parameters notes what went in; what comes back to
-it is then taken from one backward pass that never forms a gradient of a parameter. From the two follow the parts of
-every image's gradient: an outer product a position for linear layers and convolutions, a vector for all that is small.
+The model runs once on the images of all candidates. Each known layer with parameters notes what went in; what comes
+back to it is then taken from one backward pass that never forms a gradient of its parameters. From the two follow the
+parts of every candidate's gradient (see `layers`).
+
+A parameter that is used anywhere else, such as a class token, has its gradient written out: all but the known layers
+then runs in a `torch.func.vmap` over candidates ("lifted"), in which each has a copy of that parameter. Known layers
+still get the rows of all candidates at once.
 """
 
 import copy
 import types
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from dosimeter.engine.attention import PlainAttention
-from dosimeter.engine.patches import Window, unfold
+from dosimeter.engine.layers import TWINS, Own, Part, Vector
 from dosimeter.engine.threads import clone_modules
-from dosimeter.types import Secrets, Statistics, Target
-
-WIDE = 16
-"""Matrix products with fewer columns than this run at half speed; convolutions are padded to it with zeros."""
-
-PATCHES_UP_TO = 200_000
-"""Numbers in one image's windows up to which a convolution runs as a matrix product; larger ones run natively."""
-
+from dosimeter.trees import flat
+from dosimeter.types import Secrets, Statistics, Target, call
 
 READS = {"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy"}
 """How a model's program reads numbers off tensors, usually to decide what to do next."""
@@ -42,143 +42,185 @@ class Branches(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Outer(NamedTuple):
-    """The gradient sum_p back_p inputs_p^T of a weight (O, I), one image a row."""
-
-    name: str
-    inputs: Tensor  # (n, L, I)
-    back: Tensor  # (n, L, O)
-    kernel: tuple[int, int] | None = None  # of a convolution, whose inputs are windows (kernel, kernel, C)
-    outputs: int | None = None  # O where `back` was padded with zeros beyond it
-
-
-class Conv(NamedTuple):
-    """The gradient of a convolution's weight, left in the form that native kernels take."""
-
-    name: str
-    inputs: Tensor  # (n, C, H, W), padded as the layer pads
-    back: Tensor  # (n, O, H', W')
-    layer: nn.Conv2d
-
-
-class Vector(NamedTuple):
-    """A gradient that is small enough to be written out."""
-
-    name: str
-    value: Tensor  # (n, size)
-
-
-Part = Outer | Conv | Vector
 Note = tuple[Tensor, int, Callable[[Tensor], list[Part]]]
 """A layer's output, how often it had been written to, and the parts given what came back to it."""
 
 
 class Tape:
-    """A copy of the model whose layers note what passes through them.
+    """A copy of the model whose layers note what passes through them. Raises what the model raises.
 
-    Raises what the model raises; parameters that no layer noted are in `missed`.
+    Args:
+        target: the model and its loss.
+        lifted: write out the gradients of parameters that are used outside known layers.
     """
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, target: Target, *, lifted: bool = False) -> None:
         self._model = clone_modules(target.model)
-        self._batch = 1
+        self._target, self._lifted = replace(target, model=self._model), lifted
+        self.candidates = 1
         self._notes: list[Note] = []
         self.how: dict[str, str] = {}
-        self.branches: bool | None = None  # whether the model read its data in the first call
+        self._kept = False  # whether the model overwrites what its layers give, so that it gets copies
+        self.branches = False  # whether the model read its data in the first pass
         self._given: Statistics = {}
         self._secrets = target.secrets
-        self._paths = {id(layer): path for path, layer in self._model.named_modules()}
+        self._paths: dict[int, str] = {}
+        self._mark = torch.empty(0)  # a tensor that every candidate has its own of, in a lifted pass
+        self._raw = {name: p.detach() for name, p in self._model.named_parameters() if p.requires_grad}
+        self.outside: dict[str, str] | None = None  # after the first pass: what is used outside known layers, and why
+        self.idle: dict[str, int] = {}  # those that nothing uses, and their sizes
         names = {id(p): name for name, p in self._model.named_parameters() if p.requires_grad}
-        trained = set(names.values())
-        for layer in self._model.modules():
+        for path, layer in self._model.named_modules():
             if isinstance(getattr(layer, "inplace", None), bool):
                 setattr(layer, "inplace", False)  # noqa: B010  overwriting an output would overwrite the note of it
-            for kind, twin in _TWINS.items():
-                own = {key: names.get(id(p)) for key, p in layer.named_parameters(recurse=False)}
-                if type(layer) is kind and (own or twin is _batch_norm):
-                    layer.forward = types.MethodType(self._bind(twin, own), layer)
-        self._expanded = self._raw_parameters(trained)
+            own = {key: names.get(id(p)) for key, p in layer.named_parameters(recurse=False)}
+            twin = TWINS.get(type(layer))
+            if twin is not None and (own or isinstance(layer, nn.modules.batchnorm._BatchNorm)):
+                self._replace(path, layer, twin, own)
         for parameter in self._model.parameters():
             parameter.requires_grad_(False)
 
-    def _bind(self, twin: Callable[..., Tensor], own: dict[str, str | None]) -> Callable[..., Tensor]:
-        def forward(layer: nn.Module, x: Tensor) -> Tensor:
-            return twin(self, layer, x, own)
-
-        return forward
-
-    def _raw_parameters(self, trained: set[str]) -> dict[str, nn.Parameter]:
-        """Parameters outside known layers that broadcast over images, such as a ViT's positions and class token."""
-        known = {
-            f"{path}.{key}".removeprefix(".")
-            for path, layer in self._model.named_modules()
-            if type(layer) in _TWINS
-            for key, _ in layer.named_parameters(recurse=False)
+    def _replace(self, path: str, layer: nn.Module, twin: Callable[..., Tensor], own: Own) -> None:
+        """Have a known layer run by its twin, with its parameters as they are and not as candidates have them."""
+        fixed = copy.copy(layer)
+        fixed._parameters = {
+            key: None if p is None else nn.Parameter(p.detach(), requires_grad=False)
+            for key, p in layer._parameters.items()
         }
-        raw = {name: p for name, p in self._model.named_parameters() if name in trained and name not in known}
-        return {name: p for name, p in raw.items() if p.ndim > 1 and p.shape[0] == 1}
+        self._paths[id(fixed)] = path
+        by_image = not isinstance(layer, nn.Linear | nn.LayerNorm)
+
+        def lifted(x: Tensor) -> Tensor:  # (N, ...)
+            return self.grouped(twin(self, fixed, x.flatten(0, 1), own)) if by_image else twin(self, fixed, x, own)
+
+        def forward(_layer: nn.Module, x: Tensor) -> Tensor:
+            return self.at_once(lifted, x) if self._lifted else twin(self, fixed, x, own)
+
+        layer.forward = types.MethodType(forward, layer)
 
     def __call__(self, images: Tensor, labels: Tensor, statistics: Statistics, secrets: Secrets) -> list[Part]:
-        """The parts of all gradients of images (N, B, C, H, W); rows are images, those of a candidate together.
+        """The parts of all gradients of images (N, B, C, H, W), one candidate a row.
 
         `statistics` are the means and variances (N, C) of the batch norms for which they are given, `secrets` what was
         drawn inside the model, (N, B, ...) or (N, ...).
         """
-        n, self._batch = images.shape[:2]
-        self._given = statistics
-        self._notes = []
-        replaced = {name: self._by_image(name, value) for name, value in secrets.items()}
-        for name, parameter in self._expanded.items():
-            copies = parameter.expand(n * self._batch, *parameter.shape[1:]).clone().requires_grad_()
-            replaced[name] = copies
-            self.note(copies, _whole(name))
-            self.how[name] = "one copy an image"
-        flat = images.flatten(0, 1)
-        if not flat.requires_grad:
-            flat = flat.detach().requires_grad_()  # what comes back to layers is taken by differentiating
-        with PlainAttention(), nullcontext() if self.branches is not None else Branches() as watched:
-            output: Tensor = torch.func.functional_call(self._model, replaced, (flat,))
+        self.candidates, self._given, self._notes = len(images), statistics, []
+        if not images.requires_grad:
+            images = images.detach().requires_grad_()  # what comes back to layers is taken by differentiating
+        leaves, loss = (self._lift if self._lifted else self._run)(images, labels, secrets)
+        notes, self._notes = self._notes, []
+        if any(out._version != version for out, version, _ in notes):
+            self._kept = True
+            return self(images, labels, statistics, secrets)
+        ends = [*(out for out, *_ in notes), *leaves.values()]
+        slopes = torch.autograd.grad(loss, ends, create_graph=True, allow_unused=True)
+        backs = [torch.zeros_like(end) if slope is None else slope for end, slope in zip(ends, slopes, strict=True)]
+        parts = [part for (*_, make), back in zip(notes, backs, strict=False) for part in make(back)]
+        if self.outside is None:
+            used = {name for name, slope in zip(leaves, slopes[len(notes) :], strict=True) if slope is not None}
+            self._decide(used, {part.name for part in parts})
+        kept = self._raw if self._lifted else {}
+        written = zip(leaves, backs[len(notes) :], strict=True)
+        parts += [Vector(name, flat(back)) for name, back in written if name in kept]
+        zero = images.detach().new_zeros(1, 1)
+        return parts + [Vector(name, zero.expand(len(images), size)) for name, size in self.idle.items()]
+
+    def _decide(self, used: set[str], noted: set[str]) -> None:
+        """After the first pass: which parameters known layers do not account for."""
+        owners = {name: type(self._model.get_submodule(name.rpartition(".")[0])).__name__ for name in used}
+        why = "used outside linear layers, convolutions and norms"
+        self.outside = {name: f"a parameter of {owner}, {why}" for name, owner in owners.items()}
+        self.idle = {name: p.numel() for name, p in self._raw.items() if name not in used | noted}
+        self.how |= dict.fromkeys(self.idle, "nothing uses it")
+        self._raw = {name: p for name, p in self._raw.items() if name in used}
+
+    def _run(self, images: Tensor, labels: Tensor, secrets: Secrets) -> tuple[dict[str, Tensor], Tensor]:
+        """All images as one batch; with parameters to differentiate by, for the first pass to find who uses them."""
+        n, batch = images.shape[:2]
+        first = self.outside is None
+        leaves = {name: p.detach().requires_grad_() for name, p in self._raw.items()} if first else {}
+        drawn = {name: self._by_image(name, value, batch) for name, value in secrets.items()}
+        with PlainAttention(), Branches() if first else nullcontext() as watched:
+            output = call(self._model, {**leaves, **drawn}, images.flatten(0, 1))
         if watched is not None:
             self.branches = watched.found
-        notes, self._notes = self._notes, []
-        loss = total_loss(self._target, output.reshape(n, self._batch, *output.shape[1:]), labels)
+        loss = total_loss(self._target, output.reshape(n, batch, *output.shape[1:]), labels)
         extra = self._target.penalty(self._model) if self._secrets else None
-        loss = loss if extra is None else loss + extra.sum() / self._batch
-        if any(out._version != version for out, version, _ in notes):
-            raise RuntimeError("the model overwrites the output of a layer")
-        backs = torch.autograd.grad(loss, [out for out, *_ in notes], create_graph=True, materialize_grads=True)
-        return [part for (*_, parts), back in zip(notes, backs, strict=True) for part in parts(back)]
+        return leaves, loss if extra is None else loss + extra.sum() / batch
 
-    def _by_image(self, name: str, value: Tensor) -> Tensor:
+    def _lift(self, images: Tensor, labels: Tensor, secrets: Secrets) -> tuple[dict[str, Tensor], Tensor]:
+        """Every candidate's images as its own batch, with its own copy of the parameters outside known layers."""
+        leaves = {name: p.expand(len(images), *p.shape).requires_grad_() for name, p in self._raw.items()}
+
+        def one(raw: dict[str, Tensor], drawn: Secrets, mark: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            self._mark = mark
+            return replace(self._target, drawn=drawn).objective(raw, x, y)
+
+        mark = torch.zeros(len(images), device=images.device)
+        with PlainAttention(self.at_once):
+            return leaves, vmap(one)(leaves, dict(secrets), mark, images, labels).sum()
+
+    def at_once(self, work: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """Work on all candidates' tensors (N, ...) in the midst of a lifted pass, which sees one candidate's."""
+        done: Tensor = _AtOnce.apply(work, self._mark, *tensors)  # type: ignore[no-untyped-call]
+        return done
+
+    def _by_image(self, name: str, value: Tensor, batch: int) -> Tensor:
         """What was drawn for a buffer, one row an image."""
-        return value.flatten(0, 1) if self._secrets[name].scope == "image" else value.repeat_interleave(self._batch, 0)
+        return value.flatten(0, 1) if self._secrets[name].scope == "image" else value.repeat_interleave(batch, 0)
 
-    def note(self, output: Tensor, parts: Callable[[Tensor], list[Part]]) -> None:
-        """Write a layer's output down, with what to make of what comes back to it."""
+    def note(self, output: Tensor, parts: Callable[[Tensor], list[Part]]) -> Tensor:
+        """Write a layer's output down, with what to make of what comes back; gives what the model goes on with."""
         if not output.requires_grad:  # it depends on no image, as a layer of a client's key
             output.requires_grad_()
         self._notes.append((output, output._version, parts))
+        return output.clone() if self._kept else output
 
-    def given(self, layer: nn.Module) -> tuple[Tensor, Tensor] | None:
-        """Mean and variance (n, C) that a layer was given, one row an image."""
+    def grouped(self, rows: Tensor) -> Tensor:
+        """(n, ...) by candidates, (N, n / N, ...)."""
+        return rows.reshape(self.candidates, -1, *rows.shape[1:])
+
+    def summed(self, rows: Tensor) -> Tensor:
+        """(n, ...) summed over the rows of each candidate, (N, ...)."""
+        return rows if len(rows) == self.candidates else self.grouped(rows).sum(1)
+
+    def given(self, layer: nn.Module, rows: int) -> tuple[Tensor, Tensor] | None:
+        """Mean and variance (n, C) that a layer was given, for each of so many rows."""
         pair = self._given.get(self._paths[id(layer)])
         if pair is None:
             return None
-        mean, variance = (t.repeat_interleave(self._batch, 0) for t in pair)
+        mean, variance = (t.repeat_interleave(rows // self.candidates, 0) for t in pair)
         return mean, variance
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of (n, C, ...) over the images and places of each candidate, (n, C, 1, ...)."""
-        grouped = x.reshape(-1, self._batch, *x.shape[1:])
+        grouped = self.grouped(x)
         axes = [axis for axis in range(1, grouped.ndim) if axis != 2]
         mean, variance = grouped.mean(axes, keepdim=True), grouped.var(axes, correction=0, keepdim=True)
-        mean, variance = (t.expand(-1, self._batch, *t.shape[2:]).flatten(0, 1) for t in (mean, variance))
+        mean, variance = (t.expand(-1, grouped.shape[1], *t.shape[2:]).flatten(0, 1) for t in (mean, variance))
         return mean, variance
 
 
-def _whole(name: str) -> Callable[[Tensor], list[Part]]:
-    return lambda back: [Vector(name, back.flatten(1))]
+class _AtOnce(torch.autograd.Function):
+    """Leaves `vmap` for the time of some work. It never runs outside of one, so it has no passes of its own."""
+
+    @staticmethod
+    def forward(work: Callable[..., Tensor], mark: Tensor, *tensors: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        raise NotImplementedError
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, work: Callable[..., Tensor], _mark: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, int]:
+        whole = [
+            t.expand(info.batch_size, *t.shape) if axis is None else t.movedim(axis, 0)
+            for t, axis in zip(tensors, in_dims[2:], strict=True)
+        ]
+        return work(*whole), 0
 
 
 def plain_classes(outputs: Tensor, labels: Tensor) -> bool:
@@ -191,138 +233,4 @@ def total_loss(target: Target, outputs: Tensor, labels: Tensor) -> Tensor:
     if target.loss is F.cross_entropy and plain_classes(outputs, labels):
         each = F.cross_entropy(outputs.flatten(0, 1), labels.flatten(0, 1), reduction="sum")
         return each / labels.shape[1]
-    return torch.func.vmap(target.loss)(outputs, labels).sum()
-
-
-def _linear(tape: Tape, layer: nn.Linear, x: Tensor, own: dict[str, str | None]) -> Tensor:
-    z = F.linear(x, layer.weight, layer.bias)
-    inputs = x.reshape(x.shape[0], -1, x.shape[-1])  # (n, L, I)
-    tape.note(z, lambda back: _outer(tape, own, inputs, back.reshape(*inputs.shape[:2], -1)))
-    return z
-
-
-def _outer(
-    tape: Tape,
-    own: dict[str, str | None],
-    inputs: Tensor,
-    back: Tensor,
-    kernel: tuple[int, int] | None = None,
-    outputs: int | None = None,
-) -> list[Part]:
-    parts: list[Part] = []
-    weight = own.get("weight")
-    if weight is not None:
-        tape.how[weight] = "outer products"
-        parts.append(Outer(weight, inputs, back, kernel, outputs))
-    bias = own.get("bias")
-    if bias is not None:
-        tape.how[bias] = "a vector"
-        parts.append(Vector(bias, (back[:, 0] if back.shape[1] == 1 else back.sum(1))[:, :outputs]))
-    return parts
-
-
-def _conv(tape: Tape, layer: nn.Conv2d, x: Tensor, own: dict[str, str | None]) -> Tensor:
-    """As a matrix product over windows where that is small, natively otherwise."""
-    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        x = F.pad(x, layer._reversed_padding_repeated_twice, mode=_PADDING[layer.padding_mode])
-        padding = (0, 0)
-    else:
-        padding = (int(layer.padding[0]), int(layer.padding[1]))
-    window = Window(*(two(v) for v in (layer.kernel_size, layer.stride, padding, layer.dilation)))
-    height, width = window.output(x.shape[2], x.shape[3])
-    size = height * width * layer.weight[0].numel()
-    if layer.groups > 1 or size > PATCHES_UP_TO:
-        z = F.conv2d(x, layer.weight, layer.bias, window.stride, padding, window.dilation, layer.groups)
-        tape.note(z, lambda back: _native(tape, own, layer, x, back, padding))
-        return z
-    inputs = unfold(x.permute(0, 2, 3, 1), window)  # (n, L, k * k * C)
-    weight, bias, outputs = layer.weight.permute(0, 2, 3, 1).flatten(1), layer.bias, len(layer.weight)
-    if outputs < WIDE and inputs.shape[1] > 1:
-        weight = F.pad(weight, (0, 0, 0, WIDE - outputs))
-        bias = None if bias is None else F.pad(bias, (0, WIDE - outputs))
-    z = F.linear(inputs, weight, bias)
-    tape.note(z, lambda back: _outer(tape, own, inputs, back, window.kernel, outputs))
-    return z[..., :outputs].reshape(-1, height, width, outputs).permute(0, 3, 1, 2)
-
-
-def _native(
-    tape: Tape, own: dict[str, str | None], layer: nn.Conv2d, x: Tensor, back: Tensor, padding: tuple[int, int]
-) -> list[Part]:
-    parts: list[Part] = []
-    weight = own.get("weight")
-    if weight is not None:
-        tape.how[weight] = "native kernels, one candidate at a time"
-        geometry = copy.copy(layer)
-        geometry.padding = padding
-        parts.append(Conv(weight, x, back, geometry))
-    bias = own.get("bias")
-    if bias is not None:
-        tape.how[bias] = "a vector"
-        parts.append(Vector(bias, back.sum((2, 3))))
-    return parts
-
-
-def _affine(tape: Tape, own: dict[str, str | None], normal: Tensor, layer: Any, axes: tuple[int, ...]) -> Tensor:
-    """normal * weight + bias with parameters along `axes`; their gradients are sums over all other axes."""
-    shape = [normal.shape[axis] if axis in axes else 1 for axis in range(1, normal.ndim)]
-    others = tuple(axis for axis in range(1, normal.ndim) if axis not in axes)
-    z: Tensor = normal * layer.weight.view(shape)
-    if layer.bias is not None:
-        z = z + layer.bias.view(shape)
-
-    def over(value: Tensor) -> Tensor:
-        return (value.sum(others) if others else value).flatten(1)
-
-    def parts(back: Tensor) -> list[Part]:
-        found: list[Part] = []
-        for key in ("weight", "bias"):
-            name = own.get(key)
-            if name is not None:
-                tape.how[name] = "a vector"
-                found.append(Vector(name, over(back * normal if key == "weight" else back)))
-        return found
-
-    tape.note(z, parts)
-    return z
-
-
-def _batch_norm(tape: Tape, layer: Any, x: Tensor, own: dict[str, str | None]) -> Tensor:
-    """Statistics that were given, else running ones where the layer has them and is in evaluation mode, else those of
-    each candidate."""
-    shape = (-1, x.shape[1], *[1] * (x.ndim - 2))
-    given = tape.given(layer)
-    if given is not None:  # the value that was sent, with the slope of the candidate's own, as a client has it
-        pairs = zip(tape.statistics(x), given, strict=True)
-        mean, variance = (own + (told.view(shape) - own).detach() for own, told in pairs)
-    elif layer.running_mean is not None and not layer.training:
-        mean, variance = layer.running_mean.view(shape), layer.running_var.view(shape)
-    else:
-        mean, variance = tape.statistics(x)
-    normal = (x - mean) * (variance + layer.eps).rsqrt()
-    return _affine(tape, own, normal, layer, (1,)) if own else normal
-
-
-def _layer_norm(tape: Tape, layer: nn.LayerNorm, x: Tensor, own: dict[str, str | None]) -> Tensor:
-    normal = F.layer_norm(x, layer.normalized_shape, None, None, layer.eps)
-    return _affine(tape, own, normal, layer, tuple(range(x.ndim - len(layer.normalized_shape), x.ndim)))
-
-
-def _group_norm(tape: Tape, layer: nn.GroupNorm, x: Tensor, own: dict[str, str | None]) -> Tensor:
-    return _affine(tape, own, F.group_norm(x, layer.num_groups, None, None, layer.eps), layer, (1,))
-
-
-def two(value: Any) -> tuple[int, int]:
-    """A setting of a convolution, (vertical, horizontal)."""
-    return (int(value[0]), int(value[1])) if isinstance(value, tuple) else (int(value), int(value))
-
-
-_PADDING = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate", "circular": "circular"}
-
-_TWINS: dict[type[nn.Module], Callable[..., Tensor]] = {
-    nn.Linear: _linear,
-    nn.Conv2d: _conv,
-    nn.BatchNorm1d: _batch_norm,
-    nn.BatchNorm2d: _batch_norm,
-    nn.LayerNorm: _layer_norm,
-    nn.GroupNorm: _group_norm,
-}
+    return vmap(target.loss)(outputs, labels).sum()

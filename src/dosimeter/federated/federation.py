@@ -57,7 +57,7 @@ class Federation:
     def template(self) -> nn.Module:
         """The model that clients train; copy it before it is run."""
         with scoped(self.seed, "defense", "model"):
-            made = self.defense.trained(self.model, self.dataset.shape)
+            made = self.defense.trained(copy.deepcopy(self.model), self.dataset.shape)
         check_defense(self.defense, self.target(made), self.protocol)
         return made
 

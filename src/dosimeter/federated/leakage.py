@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dosimeter import files, fingerprint
+from dosimeter import files, fingerprint, trees
 from dosimeter.auditing import Result, Setting, Yardstick, perform
 from dosimeter.auditing.job import Job
 from dosimeter.errors import SettingError
@@ -114,5 +114,5 @@ def update_norms(federation: Federation, victims: Victims, setting: Setting) -> 
     norms: list[float] = []
     for first in range(0, len(victims.ids), 8):
         seen = job.observe(job.target, victims.take(slice(first, first + 8)))[0].gradient
-        norms += sum(g.flatten(1).square().sum(1) for g in seen.values()).sqrt().tolist()  # type: ignore[union-attr]
+        norms += sum(trees.flat(g).square().sum(1) for g in seen.values()).sqrt().tolist()  # type: ignore[union-attr]
     return norms

@@ -51,11 +51,8 @@ class Metric:
 
     def __call__(self, reconstructed: Tensor, originals: Tensor) -> Tensor:
         """(n,) finite scores, or a clear refusal."""
-        values = (
-            self.function(clip(reconstructed), clip(originals))
-            if self.clipped
-            else self.function(reconstructed, originals)
-        )
+        pair = (clip(t) if self.clipped else t.clone() for t in (reconstructed, originals))  # which it may overwrite
+        values = self.function(*pair)
         if not isinstance(values, Tensor) or values.shape != (len(originals),):
             got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise SettingError(

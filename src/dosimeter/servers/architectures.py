@@ -119,7 +119,7 @@ class Concatenated(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         seen = self.front(images)
-        logits: Tensor = self.classifier(torch.cat([self.body(seen), seen.flatten(1)], 1))
+        logits: Tensor = self.classifier(torch.cat([self.body(seen.clone()), seen.flatten(1)], 1))
         return logits
 
 

@@ -186,7 +186,7 @@ def _step(model: nn.Module, images: Tensor, *, turned: bool = False) -> dict[str
     """
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with torch.enable_grad():
-        output = model(images.flip(0)).flip(0) if turned else model(images)
+        output = model(images.flip(0)).flip(0) if turned else model(images.clone())
         weights = torch.randn(output.shape, generator=stream(0, "loss")).to(output)
         slopes = torch.autograd.grad((weights * output).sum(), list(parameters.values()), allow_unused=True)
     given = zip(parameters, slopes, strict=True)
