@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import grad, jacrev, vmap
@@ -170,6 +170,7 @@ def test_networks_with_more_equations_than_unknowns_give_their_image_away(
     strides=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     activation=st.sampled_from([nn.ReLU, nn.ReLU, nn.Sigmoid, nn.LeakyReLU]),
 )
+@example(seed=225, filters=[2, 3], strides=(2, 2), activation=nn.ReLU)  # rounding above 0 is larger than below
 def test_ranks_are_those_of_the_equations_and_nothing_is_certified_falsely(
     seed: int, filters: list[int], strides: tuple[int, int], activation: type[nn.Module]
 ) -> None:

@@ -12,6 +12,7 @@ as before an average pooling, there is nothing to go on with.
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -34,6 +35,9 @@ UNITS = 100
 
 OWN_UNITS = 10
 """The same for the rounding of solving in float64, times the number of unknowns."""
+
+GAP = 1000
+"""How many times more than others a badly determined number may be rounded, and its square the gap that shows it."""
 
 HALF = 0.5
 """The share of a layer's input that must be determined for an estimate of the rest to be of any use."""
@@ -200,10 +204,16 @@ def _from_activation(bend: Bend | None, inputs: Inputs, back: Tensor, *, exact: 
 
 
 def _zero(values: Tensor, eps: float) -> float:
-    """Up to which value a ReLU was inactive: a few times what is below 0, which a ReLU never gives: it is rounding."""
+    """Up to which value a ReLU was inactive: a few times what is below 0, which a ReLU never gives: it is rounding.
+
+    Badly determined numbers are rounded more than others. In float64 a gap tells these from what was active.
+    """
     if not len(values):
         return 0.0
-    return max(3 * float(-values.min()), 10 * eps * float(values.abs().max()))
+    zero = max(3 * float(-values.min()), 10 * eps * float(values.abs().max()))
+    above = [value for value in values.sort().values.tolist() if value > zero]
+    far = [low for low, high in pairwise(above) if low < GAP * zero and high > GAP**2 * low]
+    return max(far, default=zero)
 
 
 def _filled(target: Target, block: Block, inputs: Inputs, above: Above, beat: Beat, bounded: bool) -> Tensor:
