@@ -9,6 +9,7 @@ What flows is a NamedTuple of tensors; what is set is a frozen dataclass. The le
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -281,9 +282,42 @@ class Curve(NamedTuple):
     match: Tensor  # (V, T)
 
 
-DIVERGED, ZERO_UPDATE, OUT_OF_TIME = UNMEASURED = ("diverged", "zero update", "out of time")
-"""Why a victim stopped of whom nothing was measured: numbers that are not finite, an update that is all 0, or an attack
-that gave up before it came to it."""
+class Outcome(StrEnum):
+    """Why a search of a victim stopped, or what was solved for."""
+
+    STEPS = "steps"
+    TARGET = "target"
+    PATIENCE = "patience"
+    RECOVERED = "recovered"  # the image explains the update, and nothing of it is left open
+    PARTLY = "partly determined"  # it does, but so do others
+    NOT_DETERMINED = "not determined"
+    LABELS = "labels"  # alone, no image
+    INTERRUPTED = "interrupted"
+    DIVERGED = "diverged"  # numbers that are not finite
+    ZERO_UPDATE = "zero update"
+    OUT_OF_TIME = "out of time"  # the attack gave up before it came to this victim
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything was measured of the victim."""
+        return self not in (Outcome.DIVERGED, Outcome.ZERO_UPDATE, Outcome.OUT_OF_TIME)
+
+    @property
+    def explains(self) -> bool:
+        """Whether an image was solved for that explains the update to rounding."""
+        return self in (Outcome.RECOVERED, Outcome.PARTLY)
+
+
+class Ended(NamedTuple):
+    """How the attack on a victim ended; a detail says it in other words, for people to read."""
+
+    outcome: Outcome
+    detail: str = ""
+
+    @property
+    def words(self) -> str:
+        return self.detail or self.outcome.value
+
 
 UNTOLD = torch.iinfo(torch.long).min
 """The label that stands where an update does not tell it."""
@@ -297,10 +331,20 @@ class Reconstruction(NamedTuple):
     match: Tensor  # (V,) final matching loss without priors
     steps: Tensor  # (V,) steps taken by the restart that was kept
     restart: Tensor  # (V,) which restart was kept
-    stopped: tuple[str, ...]  # why each victim stopped: steps, target, patience, interrupted, ...; or what was solved
+    stopped: tuple[Ended, ...]
     curve: Curve
     determined: tuple[Mapping[str, float], ...] = ()  # {layer, or image: share of its input that was solved for}
     trained: tuple[Trained, ...] = ()  # (V,) how each client trained, where the attack had to guess
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """(V,)"""
+        return tuple(ended.outcome for ended in self.stopped)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the attack was cut short on any victim."""
+        return Outcome.INTERRUPTED in self.outcomes
 
 
 class Watch(Protocol):

@@ -83,7 +83,7 @@ def test_a_perceptron_gives_its_image_away(
     images, classes = private(2, seed)
     seen = observe(target, images, classes)
     found = solve(target, seen)
-    for v, verdict in enumerate(found.stopped):
+    for v, verdict in enumerate(found.outcomes):
         alive = bool(seen.gradient[first_layer(target).weight][v].any())
         assert (verdict == "recovered") == alive
         assert not alive or float(psnr(found, images)[v]) > 150
@@ -94,7 +94,7 @@ def test_single_precision_loses_few_digits(bias: bool) -> None:
     target = perceptron(bias=bias, dtype=torch.float32)
     images, classes = private(8, 1, torch.float32)
     found = solve(target, observe(target, images, classes))
-    assert set(found.stopped) == {"recovered"}
+    assert set(found.outcomes) == {"recovered"}
     assert found.images.dtype == torch.float32
     assert float(psnr(found, images).min()) > 100
     assert float(found.match.max()) < 1e-5
@@ -107,7 +107,7 @@ def test_noise_stops_the_exact_solution_and_the_verdict_says_so(bias: bool) -> N
     images, classes = private(6, 2)
     clear = observe(target, images, classes)
     found = solve(target, noisy(clear, 1e-2))
-    assert set(found.stopped) == {"not determined"}
+    assert set(found.outcomes) == {"not determined"}
     assert float(found.match.min()) > 1e-2
     assert float(psnr(found, images).max()) < 60
     assert float(psnr(solve(target, clear), images).min()) > 150
@@ -135,7 +135,7 @@ def test_an_update_that_the_ratio_does_not_explain_is_solved_by_rank() -> None:
     seen = observe(target, images, classes)
     for scrambled in (torch.zeros_like(seen.gradient["2.bias"]), seen.gradient["2.bias"].flip(1)):
         found = solve(target, seen._replace(gradient={**seen.gradient, "2.bias": scrambled}))
-        assert set(found.stopped) == {"not determined"}
+        assert set(found.outcomes) == {"not determined"}
         assert float(psnr(found, images).min()) > 20
 
 
@@ -145,7 +145,7 @@ def test_recovered_means_that_the_update_is_reproduced(sigma: float, bias: bool)
     target = perceptron(bias=bias)
     seen = noisy(observe(target, *private(2, 3)), sigma)
     found = solve(target, seen)
-    for v, verdict in enumerate(found.stopped):
+    for v, verdict in enumerate(found.outcomes):
         assert seen.labels is not None
         simulated = clients.gradient(target, found.images[v], seen.labels[v])
         apart = sum(float((simulated[k] - g[v]).square().sum()) for k, g in seen.gradient.items())
@@ -162,7 +162,7 @@ def test_an_update_of_another_image_is_not_taken_for_recovered() -> None:
     seen = observe(target, images, classes)
     first = first_layer(target)
     mixed = {k: g if k in (first.weight, first.bias) else g.flip(0) for k, g in seen.gradient.items()}
-    assert set(solve(target, seen._replace(gradient=mixed)).stopped) == {"not determined"}
+    assert set(solve(target, seen._replace(gradient=mixed)).outcomes) == {"not determined"}
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -178,12 +178,12 @@ def test_one_living_neuron_is_enough_and_a_dead_layer_is_not_determined(bias: bo
     seen = observe(target, images, classes)
     assert int(seen.gradient["2.weight"][0].any(1).sum()) == 1
     found = solve(target, seen)
-    assert found.stopped == ("recovered",)
+    assert found.outcomes == ("recovered",)
     assert float(psnr(found, images)) > 150
     with torch.no_grad():
         layer.weight[:] = -inputs
     dead = solve(target, observe(target, images, classes))
-    assert dead.stopped == ("not determined",)
+    assert dead.outcomes == ("not determined",)
     assert torch.equal(dead.images[0, 0], blank(target))
 
 
@@ -193,7 +193,7 @@ def test_labels_are_read_off_the_update_where_they_are_not_granted() -> None:
     attack = presets.analytic()
     assert attack.needs().labels is False
     found = solve(target, observe(target, images, classes, granted=False), attack)
-    assert set(found.stopped) == {"recovered"}
+    assert set(found.outcomes) == {"recovered"}
     assert found.labels is not None
     assert torch.equal(found.labels, classes)
     assert presets.analytic(labels="known").needs().labels is True
@@ -205,7 +205,7 @@ def test_a_loss_of_ones_own_needs_its_targets() -> None:
     target = Target(model, F.mse_loss, SHAPE, torch.zeros(3, 1, 1).double(), torch.ones(3, 1, 1).double(), False)
     images, _ = private(2, 9)
     numbers = torch.rand(2, 1, 1, dtype=torch.float64)
-    assert set(solve(target, observe(target, images, numbers)).stopped) == {"recovered"}
+    assert set(solve(target, observe(target, images, numbers)).outcomes) == {"recovered"}
     with pytest.raises(SettingError, match="grant the targets"):
         solve(target, observe(target, images, numbers), Analytic())
 
@@ -290,7 +290,7 @@ def test_local_steps_and_clipping_keep_the_ratio_of_one_image(bias: bool, step: 
     target = replace(perceptron(bias=bias, activation=nn.Sigmoid), step=step)
     images, classes = private(3, 14)
     found = solve(target, observe(target, images, classes))
-    assert set(found.stopped) == {"recovered"}
+    assert set(found.outcomes) == {"recovered"}
     assert float(psnr(found, images).min()) > 150
 
 
@@ -327,7 +327,7 @@ def test_an_interrupted_solver_keeps_what_it_has() -> None:
 
     target = perceptron()
     found = Analytic()(target, [observe(target, *private(4, 11))], seed=0, watch=watch)
-    assert found.stopped == ("recovered", "recovered", "interrupted", "interrupted")
+    assert found.outcomes == ("recovered", "recovered", "interrupted", "interrupted")
 
 
 def test_what_it_promises() -> None:

@@ -155,10 +155,10 @@ def test_noise_on_the_update_takes_the_certificate_away(sigma: float) -> None:
     target = guarded(0, CVB)
     sent = Sent(target, 0)
     found = solve(target, sent.seen(sigma))
-    assert found.stopped == ("not determined",)
+    assert found.outcomes == ("not determined",)
     assert found.images.isfinite().all()
     broken = sent.seen()._replace(gradient={k: g * torch.nan for k, g in sent.seen().gradient.items()})
-    assert solve(target, broken).stopped == ("not determined",)
+    assert solve(target, broken).outcomes == ("not determined",)
 
 
 def test_an_audit_runs_it_and_adds_noise() -> None:

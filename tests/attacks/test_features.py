@@ -47,13 +47,13 @@ def attack(tamper: Tamper, batch: int = 1, dtype: torch.dtype = torch.float64) -
 )
 def test_what_the_server_put_in_gives_the_image_away(tamper: Tamper, dtype: torch.dtype) -> None:
     found, images = attack(tamper, dtype=dtype)
-    assert found.stopped == ("recovered", "recovered")
+    assert found.outcomes == ("recovered", "recovered")
     assert torch.allclose(found.images.double(), images, rtol=0, atol=1e-7 if dtype == torch.float64 else 1e-3)
 
 
 def test_an_honest_network_may_keep_it() -> None:
     found, images = attack(servers.Honest())
-    assert found.stopped == ("not determined", "not determined")
+    assert found.outcomes == ("not determined", "not determined")
     assert (found.images - images).abs().max() > 0.05
     assert found.match.min() > 1e-3
 
@@ -61,7 +61,7 @@ def test_an_honest_network_may_keep_it() -> None:
 @pytest.mark.parametrize("front", [servers.FirstLayer(), servers.ConcatenatedInput()], ids=lambda t: t.name)
 def test_separate_weights_give_a_batch_away_image_by_image(front: Tamper) -> None:
     found, images = attack(front | servers.SeparateWeights(), batch=2)
-    assert found.stopped == ("recovered", "recovered")
+    assert found.outcomes == ("recovered", "recovered")
     assert torch.allclose(found.images, images, rtol=0, atol=1e-7)
 
 
@@ -92,7 +92,7 @@ def test_without_the_update_the_image_is_blank() -> None:
     target = target_of(network(), SHAPE)
     found = presets.features().blind()(target, [observe(target, images, classes)], seed=0)
     assert torch.equal(found.images, target.mean.expand(2, 1, *SHAPE))
-    assert found.stopped == ("not determined", "not determined")
+    assert found.outcomes == ("not determined", "not determined")
 
 
 @settings(max_examples=25, deadline=None)
@@ -117,7 +117,7 @@ def test_an_update_of_zeros_determines_nothing() -> None:
     seen = observe(target, images, classes)
     dead = seen._replace(gradient={name: torch.zeros_like(g) for name, g in seen.gradient.items()})
     found = Features(labels=labels.Known())(target, [dead], seed=0)
-    assert found.stopped == ("not determined",)
+    assert found.outcomes == ("not determined",)
     assert torch.equal(found.images[0, 0], target.mean.expand(SHAPE))
 
 

@@ -68,7 +68,7 @@ def test_the_whole_search_runs_with_the_guess_and_victims_keep_their_places() ->
         assert torch.allclose(found.images[v], alone.images[0], atol=1e-9)
         assert torch.allclose(found.curve.match[v], alone.curve.match[0], atol=1e-9)
         assert float(found.match[v]) == pytest.approx(float(alone.match[0]), abs=1e-9)
-    assert found.stopped == ("steps",) * 3
+    assert found.outcomes == ("steps",) * 3
     assert found.steps.tolist() == [12] * 3
 
 
@@ -109,15 +109,15 @@ def test_progress_rises_to_the_whole_and_an_interrupt_ends_all_searches() -> Non
             raise KeyboardInterrupt
 
     limit = -1
-    assert GUESS(target, [seen], seed=0, watch=watch).stopped == ("steps",) * 2
+    assert GUESS(target, [seen], seed=0, watch=watch).outcomes == ("steps",) * 2
     assert [done for done, _ in marks] == sorted(done for done, _ in marks)
     assert {total for _, total in marks} == {GUESS.steps} == {3 * 8 + 12}
     assert GUESS.steps - 2 <= marks[-1][0] <= GUESS.steps
     for limit in (10, 3 * 8 + 5):  # within the tries, within the whole search
         marks.clear()
         found = GUESS(target, [seen], seed=0, watch=watch)
-        assert "interrupted" in found.stopped
-        assert len(found.stopped) == len(found.images) == len(found.trained) == 2
+        assert "interrupted" in found.outcomes
+        assert len(found.outcomes) == len(found.images) == len(found.trained) == 2
         assert len(marks) == limit
 
 

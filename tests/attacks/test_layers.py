@@ -160,7 +160,7 @@ def test_networks_with_more_equations_than_unknowns_give_their_image_away(
     found = solve(target, observe(target, images, classes))
     assert float((found.images - images).abs().max()) < 1e-6
     assert set(found.determined[0].values()) == {1.0}
-    assert found.stopped[0] == "recovered" or float(found.match[0]) > 1000 * torch.finfo(torch.float64).eps
+    assert found.outcomes[0] == "recovered" or float(found.match[0]) > 1000 * torch.finfo(torch.float64).eps
 
 
 @settings(max_examples=25, deadline=None)
@@ -191,13 +191,13 @@ def test_ranks_are_those_of_the_equations_and_nothing_is_certified_falsely(
         if above in parts:
             assert (layer in parts) == whole
     first, truth, guess = order[-1], images[0].flatten(), found.images[0].flatten()
-    if found.stopped[0] == "recovered":
+    if found.outcomes[0] == "recovered":
         assert parts[first] == 1.0
         assert torch.allclose(guess, truth, atol=1e-6)
-    elif found.stopped[0] != "not determined":
+    elif found.outcomes[0] != "not determined":
         rank, unknowns = equations.rank(first), len(truth)
         assert rank < unknowns
-        assert found.stopped[0] == f"layer by layer: {rank} of {unknowns} numbers determined"
+        assert found.stopped[0].words == f"layer by layer: {rank} of {unknowns} numbers determined"
         assert float((equations.matrices[first] @ (guess - truth)).abs().max()) < 1e-6
 
 
@@ -212,15 +212,15 @@ def test_a_certificate_means_that_the_update_is_reproduced(sigma: float, seed: i
     apart = sum(float((simulated[k] - g[0]).square().sum()) for k, g in seen.gradient.items())
     size = sum(float(g[0].square().sum()) for g in seen.gradient.values())
     assert float(found.match[0]) >= 0.99 * (apart / size) ** 0.5 - 1e-15
-    assert (found.stopped[0] == "recovered") == (float(found.match[0]) <= 1000 * torch.finfo(torch.float64).eps)
+    assert (found.outcomes[0] == "recovered") == (float(found.match[0]) <= 1000 * torch.finfo(torch.float64).eps)
 
 
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.ReLU])
 def test_noise_takes_every_certificate_away(activation: type[nn.Module]) -> None:
     target = convolutions(0, filters=(6, 12), strides=(1, 1), activation=activation)
     seen = observe(target, *private(target, 4, 1))
-    assert "not determined" not in solve(target, seen).stopped
-    assert set(solve(target, noisy(seen, 1e-2)).stopped) == {"not determined"}
+    assert "not determined" not in solve(target, seen).outcomes
+    assert set(solve(target, noisy(seen, 1e-2)).outcomes) == {"not determined"}
 
 
 def test_an_update_of_another_image_is_not_certified() -> None:
@@ -229,7 +229,7 @@ def test_an_update_of_another_image_is_not_certified() -> None:
     seen = observe(target, *private(target, 2, 4))
     for names in (("6.weight", "6.bias"), ("1.weight",)):
         mixed = {k: g.flip(0) if k in names else g for k, g in seen.gradient.items()}
-        assert set(solve(target, seen._replace(gradient=mixed)).stopped) == {"not determined"}
+        assert set(solve(target, seen._replace(gradient=mixed)).outcomes) == {"not determined"}
 
 
 def test_single_precision_is_recovered_too() -> None:
@@ -237,7 +237,7 @@ def test_single_precision_is_recovered_too() -> None:
     target = target_of(target.model, SHAPE, torch.float32)
     images, classes = private(target, 4, 2)
     found = solve(target, observe(target, images, classes))
-    assert set(found.stopped) == {"recovered"}
+    assert set(found.outcomes) == {"recovered"}
     assert float((found.images - images).abs().max()) < 1e-2
 
 
@@ -249,7 +249,7 @@ def test_pixels_that_the_network_never_sees_are_filled_smoothly() -> None:
     across = torch.linspace(0.2, 0.8, 6).double()
     images = (across[None, :] * across[:, None]).reshape(1, 1, *SHAPE)
     found = solve(target, observe(target, images, torch.tensor([[1]])))
-    assert found.stopped == ("layer by layer: 25 of 36 numbers determined",)
+    assert found.stopped[0].words == "layer by layer: 25 of 36 numbers determined"
     assert torch.allclose(found.images[..., :5, :5], images[..., :5, :5], atol=1e-8)
     assert float((found.images - images).abs().max()) < 0.25
     assert float(roughness(found.images[0])) < float(roughness(images[0]))
@@ -267,7 +267,7 @@ def test_inactive_neurons_bound_what_the_equations_leave_open() -> None:
         assert isinstance(target.model, nn.Sequential)
         true, simulated = (target.model[:3](x) > 0 for x in (images[0], found.images[0]))
         assert torch.equal(true, simulated)
-        assert found.stopped[0].startswith("layer by layer")
+        assert found.outcomes[0] == "partly determined"
         kept += 1
     assert kept
 
@@ -287,7 +287,7 @@ def test_fully_connected_layers_are_solved_by_their_slopes(bias: bool, last: boo
     solver = LayerSolver(target, seen, classes)
     for v in range(3):
         found = solver.solve(v)
-        assert found.verdict == "recovered"
+        assert found.ended.outcome == "recovered"
         assert float((found.image - images[v, 0]).abs().max()) < 1e-8
 
 
@@ -302,12 +302,12 @@ def test_an_update_that_no_image_explains_costs_little(monkeypatch: pytest.Monke
     monkeypatch.setattr(fill, "_settle", lambda *given: [met.append(1), settle(*given)][1])
     exact = solve(target, seen)
     assert met
-    assert "not determined" not in exact.stopped
+    assert "not determined" not in exact.outcomes
     met.clear()
     noise = {name: 1e-6 * torch.randn_like(g) for name, g in seen.gradient.items()}
     noisy = solve(target, seen._replace(gradient={name: g + noise[name] for name, g in seen.gradient.items()}))
     assert not met
-    assert set(noisy.stopped) == {"not determined"}
+    assert set(noisy.outcomes) == {"not determined"}
     blind = blank(target).expand_as(noisy.images)
     assert (noisy.images != blind).flatten(1).any(1).all()  # what is near is shown all the same
 
@@ -330,7 +330,7 @@ def test_average_pooling_after_an_activation_is_where_it_stops() -> None:
     target = target_of(nn.Sequential(*layers), SHAPE)
     found = solve(target, observe(target, *private(target, 1, 0)))
     assert found.determined == ({"4": 0.25},)
-    assert found.stopped == ("not determined",)
+    assert found.outcomes == ("not determined",)
     assert torch.equal(found.images[0, 0], blank(target))
 
 
@@ -351,7 +351,7 @@ def test_what_is_affine_before_an_activation_is_no_obstacle(between: Callable[[i
     target = target_of(model, SHAPE)
     images, classes = private(target, 2, 3)
     found = solve(target, observe(target, images, classes))
-    assert set(found.stopped) == {"recovered"}
+    assert set(found.outcomes) == {"recovered"}
     assert float((found.images - images).abs().max()) < 1e-7
 
 
@@ -373,7 +373,7 @@ def test_functions_are_read_as_layers_are() -> None:
     target = target_of(Functional(), SHAPE)
     images, classes = private(target, 2, 0)
     found = solve(target, observe(target, images, classes))
-    assert found.stopped == ("recovered", "recovered")
+    assert found.outcomes == ("recovered", "recovered")
     (first, last) = read_straight(target)
     assert (first.learned.name, last.learned.name) == ("first", "last")
 
@@ -441,7 +441,7 @@ def test_dead_layers_are_not_determined() -> None:
         assert layer.bias is not None
         layer.bias -= 100
     found = solve(target, observe(target, *private(target, 1, 0)))
-    assert found.stopped == ("not determined",)
+    assert found.outcomes == ("not determined",)
     assert found.determined[0]["image"] == 0.0
     assert torch.allclose(found.images[0, 0], blank(target))
 
@@ -454,7 +454,7 @@ def test_an_update_that_is_not_finite_is_not_determined() -> None:
             k: g.index_fill(1, torch.tensor([0]), value) if k == "1.weight" else g for k, g in seen.gradient.items()
         }
         found = solve(target, seen._replace(gradient=broken))
-        assert found.stopped == ("not determined",)
+        assert found.outcomes == ("not determined",)
         assert torch.equal(found.images[0, 0], blank(target))
 
 

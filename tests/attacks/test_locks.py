@@ -96,7 +96,7 @@ def test_the_image_behind_an_unknown_lock_is_solved_for() -> None:
     images, labels = torch.rand(2, 1, *SHAPE), torch.tensor([[3], [1]])
     seen = seen_by(target, defense, images, labels, [1, 2])._replace(secrets=None, labels=None)
     found = SolveLock()(target, [seen], seed=0)
-    assert found.stopped == ("recovered", "recovered")
+    assert found.outcomes == ("recovered", "recovered")
     assert float((found.images - images).abs().max()) < 1e-4
     blind = SolveLock().blind()(target, [seen], seed=0)
     assert float((blind.images - images).abs().mean()) > 0.1
@@ -126,7 +126,7 @@ def test_interrupted_solving_says_so() -> None:
             raise KeyboardInterrupt
 
     found = SolveLock()(target, [seen], seed=0, watch=watch)
-    assert found.stopped == ("recovered", "recovered", "interrupted")
+    assert found.outcomes == ("recovered", "recovered", "interrupted")
     assert told[0] == (0, 3)
 
 

@@ -111,7 +111,7 @@ def test_every_option_lowers_the_match_and_finds_the_images(settings: dict[str, 
 def test_each_victim_stops_on_its_own_at_the_target() -> None:
     target, seen = six()
     found = run(presets.inverting_gradients(steps=400, tv=0.0, target=2e-2), target, seen)
-    assert set(found.stopped) == {"target"}
+    assert set(found.outcomes) == {"target"}
     assert len(set(found.steps.tolist())) > 1
     assert (found.match <= 2e-2).all()
     late = run(presets.inverting_gradients(steps=400, tv=0.0, target=2e-2), target, only(seen, [2]))
@@ -122,7 +122,7 @@ def test_patience_stops_a_search_that_no_longer_falls() -> None:
     target, seen = six()
     search = replace(presets.inverting_gradients(steps=300, patience=7, box=False), optimiser=optimisers.Adam(lr=1e-99))
     found = run(search, target, seen)
-    assert found.stopped == ("patience",) * 6
+    assert found.outcomes == ("patience",) * 6
     assert found.steps.tolist() == [7] * 6
 
 
@@ -205,9 +205,9 @@ def test_a_restart_that_diverges_never_wins() -> None:
     search = replace(presets.inverting_gradients(steps=5, restarts=12), prior=Poison(), start=starts.Normal())
     found = run(search, target, seen)
     assert found.match.isfinite().all()
-    assert "diverged" not in found.stopped
+    assert "diverged" not in found.outcomes
     lost = run(replace(search, restarts=1, start=starts.Uniform(low=1.0, high=1.5)), target, seen)
-    assert set(lost.stopped) == {"diverged"}
+    assert set(lost.outcomes) == {"diverged"}
     assert lost.images.isfinite().all()
 
 
@@ -219,7 +219,7 @@ def test_an_interrupted_search_returns_what_it_has() -> None:
             raise KeyboardInterrupt
 
     found = presets.inverting_gradients(steps=50)(target, [seen], seed=0, watch=watch)
-    assert set(found.stopped) == {"interrupted"}
+    assert set(found.outcomes) == {"interrupted"}
     assert set(found.steps.tolist()) == {9}
     assert torch.equal(found.images, run(presets.inverting_gradients(steps=50), target, seen).images) is False
     assert found.match.isfinite().all()

@@ -13,7 +13,7 @@ import dosimeter as dm
 from dosimeter.auditing import Setting
 from dosimeter.auditing.job import Job
 from dosimeter.errors import ModelError, SettingError, UpdateError
-from dosimeter.types import Observation, Reconstruction, Target, ThreatModel
+from dosimeter.types import Ended, Observation, Outcome, Reconstruction, Target, ThreatModel
 
 MODES = ("running", "batch", "sent")
 FEW = dm.presets.inverting_gradients(steps=3)
@@ -85,7 +85,8 @@ class Spy:
         self.seen.append(seen)
         zero = torch.zeros(v, dtype=torch.long)
         curve = dm.types.Curve((0,), torch.zeros(v, 1))
-        return Reconstruction(torch.zeros(v, *shape), None, torch.zeros(v), zero, zero, ("steps",) * v, curve)
+        ended = (Ended(Outcome.STEPS),) * v
+        return Reconstruction(torch.zeros(v, *shape), None, torch.zeros(v), zero, zero, ended, curve)
 
 
 def test_an_attacker_has_no_statistics_but_those_of_the_threat_model() -> None:

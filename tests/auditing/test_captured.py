@@ -21,7 +21,7 @@ from dosimeter.auditing.job import Job
 from dosimeter.auditing.seeing import with_labels
 from dosimeter.errors import DataError, SettingError, UpdateError
 from dosimeter.reports import page, standing
-from dosimeter.types import Curve, Reconstruction, Victims
+from dosimeter.types import Curve, Ended, Outcome, Reconstruction, Victims
 
 SHAPE = (1, 6, 6)
 SEARCH = dm.presets.inverting_gradients(steps=8)
@@ -208,7 +208,8 @@ def shadow_result(matches: list[float | None], read: list[bool]) -> auditing.Res
 def found_with(match: float) -> Reconstruction:
     none = torch.zeros(1)
     images = torch.zeros(1, 1, *SHAPE)
-    return Reconstruction(images, None, torch.tensor([match]), none, none, ("steps",), Curve((0,), none[None]))
+    curve, ended = Curve((0,), none[None]), (Ended(Outcome.STEPS),)
+    return Reconstruction(images, None, torch.tensor([match]), none, none, ended, curve)
 
 
 @pytest.mark.parametrize(

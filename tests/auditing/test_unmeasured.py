@@ -157,7 +157,7 @@ def test_a_captured_update_that_is_zero_is_noticed(attack: Attack) -> None:
     assert all("The update is zero" in text for text in everywhere(result) if text[0] != "{")
     assert "recovered: class" not in everywhere(result)[0]
     seen = dm.reconstruct(small_model(), zeros(), attack=attack, shape=SHAPE, labels=torch.tensor([0]))
-    assert seen.stopped == ("zero update",)
+    assert seen.outcomes == ("zero update",)
 
 
 def zeros() -> dict[str, Tensor]:

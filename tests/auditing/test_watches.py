@@ -14,7 +14,7 @@ from dosimeter.auditing import Setting, Yardstick, audit_panel
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.target import as_attacked
 from dosimeter.auditing.watches import Place, Watches
-from dosimeter.types import Reconstruction
+from dosimeter.types import Ended, Outcome, Reconstruction
 
 
 class Terminal(io.StringIO):
@@ -61,13 +61,13 @@ def test_whoever_runs_out_of_time_was_not_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         watches.of(0)(done=0, total=2, match=0.5, active=2)
     watches.blind()(done=0, total=2, match=0.5, active=2)
-    half = found()._replace(stopped=("labels", "interrupted"))
-    assert watches.ended(0, half).stopped == ("labels", "out of time")
+    half = found()._replace(stopped=(Ended(Outcome.LABELS), Ended(Outcome.INTERRUPTED)))
+    assert watches.ended(0, half).outcomes == ("labels", "out of time")
     assert not stop.is_set()
     stop.set()
     with pytest.raises(KeyboardInterrupt):
         watches.blind()(done=0, total=2, match=0.5, active=2)
-    assert watches.ended(0, half).stopped == ("labels", "interrupted")
+    assert watches.ended(0, half).outcomes == ("labels", "interrupted")
 
 
 def test_the_time_left_is_that_of_all_attacks(monkeypatch: pytest.MonkeyPatch) -> None:

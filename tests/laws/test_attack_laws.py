@@ -159,5 +159,5 @@ def test_every_attack_ends_as_soon_as_its_watch_says_so(name: str, at: int) -> N
     target = as_attacked(job.target, job.threat, some.batch)
     found = case.attack(target, job.observe(job.target, some), seed=0, watch=watch)
     assert calls == at
-    assert found.stopped[-1] == "interrupted"
+    assert found.outcomes[-1] == "interrupted"
     assert found.images.shape == some.images.shape

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from dosimeter import checks, rng
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.analytic.certificate import INTERRUPTED, NOT_DETERMINED, RECOVERED, ROUNDING, blank
+from dosimeter.attacks.analytic.certificate import ROUNDING, blank
 from dosimeter.attacks.analytic.first_layer import SEARCH, in_double
 from dosimeter.attacks.stages import Beat, beat_of, unheard
 from dosimeter.errors import SettingError
-from dosimeter.types import Curve, Gradient, Observation, Reconstruction, Target, ThreatModel, Watch
+from dosimeter.types import Curve, Ended, Gradient, Observation, Outcome, Reconstruction, Target, ThreatModel, Watch
 
 SMOOTH = 10.0
 """How much further a smooth difference from the blank image may go than a rough one, where both explain the input."""
@@ -95,7 +95,7 @@ class Features:
         layers = find_layers(exact, seen.batch)
         images = blank(exact).expand(victims, seen.batch, *target.shape).clone()
         match = torch.full((victims,), torch.inf)
-        stopped = [INTERRUPTED] * victims
+        stopped = [Outcome.INTERRUPTED] * victims
         try:
             for v in range(victims):
                 beat = beat_of(watch, v, victims, float(match[v - 1]) if v else torch.nan)
@@ -105,13 +105,13 @@ class Features:
                     images[v, layer.image] = self._solve(exact, layer, update, images[v], beat)
                 match[v] = mismatch(exact, images[v], labels_.usable(labels[v]), update)
                 exactly = match[v] <= ROUNDING * torch.finfo(target.mean.dtype).eps
-                stopped[v] = RECOVERED if exactly else NOT_DETERMINED
+                stopped[v] = Outcome.RECOVERED if exactly else Outcome.NOT_DETERMINED
             beat_of(watch, victims, victims, float(match[-1]))()
         except KeyboardInterrupt:
             pass
         match, none = match.to(target.mean), torch.zeros(victims, dtype=torch.long, device=images.device)
         curve = Curve((0,), match.unsqueeze(1))
-        return Reconstruction(images.to(target.mean), labels, match, none, none, tuple(stopped), curve)
+        return Reconstruction(images.to(target.mean), labels, match, none, none, tuple(map(Ended, stopped)), curve)
 
     def _solve(self, target: Target, layer: Layer, update: Gradient, images: Tensor, beat: Beat) -> Tensor:
         """(C, H, W): the image that gives the layer the input that is in its gradient."""

@@ -121,7 +121,7 @@ class GuessSteps:
         apart = []
         for guess in guesses:
             found = guess.run(self.short, guess.seen, seed, stages.next(self.short.stop.steps))
-            if "interrupted" in found.stopped:
+            if found.interrupted:
                 return found
             apart.append(guess.apart(found))
         best = torch.stack(apart).argmin(0).tolist()  # (V,)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.analytic.certificate import INTERRUPTED, blank
+from dosimeter.attacks.analytic.certificate import blank
 from dosimeter.attacks.stages import beat_of, only
 from dosimeter.errors import SettingError
-from dosimeter.types import UNTOLD, Curve, Observation, Reconstruction, Target, ThreatModel, Watch
+from dosimeter.types import UNTOLD, Curve, Ended, Observation, Outcome, Reconstruction, Target, ThreatModel, Watch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,6 @@ class LabelsOnly:
             match=none.to(target.mean),
             steps=none,
             restart=none,
-            stopped=("labels",) * (victims - cut) + (INTERRUPTED,) * cut,
+            stopped=(Ended(Outcome.LABELS),) * (victims - cut) + (Ended(Outcome.INTERRUPTED),) * cut,
             curve=Curve((0,), none.to(target.mean).unsqueeze(1)),
         )

@@ -15,7 +15,7 @@ from dosimeter.attacks.objective import Draws, Objective, Unknowns, Values
 from dosimeter.attacks.sampling import Ball, median_filter
 from dosimeter.attacks.stages import Beat, Stages, group_by_group, only, unheard
 from dosimeter.errors import SettingError, unknown
-from dosimeter.types import DIVERGED, BatchNorm, Curve, Observation, Reconstruction, Target, ThreatModel, Watch
+from dosimeter.types import BatchNorm, Curve, Ended, Observation, Outcome, Reconstruction, Target, ThreatModel, Watch
 
 CURVE_POINTS = 200
 BLIND_STEPS = 1000
@@ -58,7 +58,7 @@ class _Done(NamedTuple):
     x: Tensor  # (N, D)
     match: Tensor  # (N,)
     steps: Tensor  # (N,)
-    why: list[str]
+    why: list[Outcome]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +188,9 @@ class _Run:
         steps = self.search.stop.steps
         state = self._begin()
         n = len(state.row)
-        done = _Done(state.x.clone(), torch.full_like(state.best, torch.inf), torch.zeros_like(state.row), [""] * n)
+        done = _Done(
+            state.x.clone(), torch.full_like(state.best, torch.inf), torch.zeros_like(state.row), [Outcome.STEPS] * n
+        )
         latest = done.match.clone()
         step = 0
         try:
@@ -211,7 +213,7 @@ class _Run:
                 state = self._move(step, state, values, draws, beat)
         except KeyboardInterrupt:
             self._leave(
-                state, torch.ones_like(state.row, dtype=torch.bool), latest[state.row], step, "interrupted", done
+                state, torch.ones_like(state.row, dtype=torch.bool), latest[state.row], step, Outcome.INTERRUPTED, done
             )
             self.curve.append((step, latest.clone()))
         return self._choose(done)
@@ -290,21 +292,21 @@ class _Run:
         if not gone.any():
             return state, values, draws
         for why, who in (
-            (DIVERGED, lost),
-            ("target", reached & ~lost),
-            ("patience", tired & ~reached & ~lost),
-            ("steps", over & ~tired & ~reached & ~lost),
+            (Outcome.DIVERGED, lost),
+            (Outcome.TARGET, reached & ~lost),
+            (Outcome.PATIENCE, tired & ~reached & ~lost),
+            (Outcome.STEPS, over & ~tired & ~reached & ~lost),
         ):
             self._leave(state, who, match, step, why, done)
         stay = (~gone).nonzero().squeeze(1)
         return trees.rows(state, stay), trees.rows(values, stay), draws.rows(stay)
 
-    def _leave(self, state: _State, who: Tensor, match: Tensor, step: int, why: str, done: _Done) -> None:
+    def _leave(self, state: _State, who: Tensor, match: Tensor, step: int, why: Outcome, done: _Done) -> None:
         rows = state.row[who]
         best = self.search.keep == "best"
         done.x[rows] = (state.best_x if best else state.x)[who]
         # One that diverged keeps an infinite match, so that no other restart loses to it.
-        done.match[rows] = torch.inf if why == DIVERGED else (state.best_match if best else match)[who]
+        done.match[rows] = torch.inf if why is Outcome.DIVERGED else (state.best_match if best else match)[who]
         done.steps[rows] = step
         for row in rows.tolist():
             done.why[row] = why
@@ -348,6 +350,6 @@ class _Run:
             match=done.match[rows],
             steps=done.steps[rows],
             restart=kept,
-            stopped=tuple(done.why[row] for row in rows.tolist()),
+            stopped=tuple(Ended(done.why[row]) for row in rows.tolist()),
             curve=Curve(tuple(step for step, _ in self.curve), torch.stack([m for _, m in self.curve], 1)[rows]),
         )

@@ -48,7 +48,7 @@ class Stages:
 
     def ended(self, found: Reconstruction) -> Reconstruction:
         """What a stage found, noted where that stage was interrupted."""
-        self.cut |= "interrupted" in found.stopped
+        self.cut |= found.interrupted
         return found
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter import engine, metrics
-from dosimeter.attacks.analytic.certificate import INTERRUPTED
 from dosimeter.auditing.certainty import certify, labels_said
 from dosimeter.auditing.job import Job, classes, clipping, described, on_cpu
 from dosimeter.auditing.judge import Yardstick, course, judge, told, unmeasured
@@ -29,11 +28,11 @@ from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import bar
 from dosimeter.types import (
-    ZERO_UPDATE,
     Attack,
     BatchNorm,
     Gradient,
     Loss,
+    Outcome,
     Reconstruction,
     Record,
     Shape,
@@ -127,9 +126,9 @@ def examine(
         Job(model, shadows, like)  # which refuses what does not fit, before any work
     began = time.perf_counter()
     found, blind = _attack(seen, setting, progress)
-    cut = "interrupted" in (*found.stopped, *blind.stopped)
+    cut = found.interrupted or blind.interrupted
     certificate, beside = certify(seen, setting, found, cut=cut), None
-    cut = cut or certificate.said.get("verdict") == INTERRUPTED
+    cut = cut or certificate.cut
     if shadows is not None and not cut:
         beside, cut = _shadow(model, shadows, like, yardstick, progress)
     match = _match(found)
@@ -271,6 +270,6 @@ def _clipped(found: Reconstruction) -> Tensor:
 
 def _match(found: Reconstruction) -> float | None:
     """The final matching loss; None where the search diverged or there was nothing to match."""
-    return (
-        float(found.match[0]) if found.match[0].isfinite() and found.stopped[0] not in ("labels", ZERO_UPDATE) else None
-    )
+    (outcome,) = found.outcomes
+    nothing = outcome in (Outcome.LABELS, Outcome.ZERO_UPDATE) or not found.match[0].isfinite()
+    return None if nothing else float(found.match[0])

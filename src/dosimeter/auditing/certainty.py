@@ -7,14 +7,14 @@ from torch import Tensor
 
 from dosimeter.attacks import Analytic
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.analytic.certificate import ENTRY_ROUNDING, IMAGE, INTERRUPTED, NOT_DETERMINED
+from dosimeter.attacks.analytic.certificate import ENTRY_ROUNDING, IMAGE
 from dosimeter.attacks.counts import least_counts
 from dosimeter.attacks.last_layer import find_last_layer
 from dosimeter.auditing.seeing import Seen
 from dosimeter.auditing.setting import Setting
 from dosimeter.defenses import NoDefense
 from dosimeter.errors import DosimeterError, SettingError
-from dosimeter.types import UNMEASURED, UNTOLD, Reconstruction
+from dosimeter.types import UNTOLD, Reconstruction
 
 
 class Certificate(NamedTuple):
@@ -22,6 +22,7 @@ class Certificate(NamedTuple):
 
     said: dict[str, Any]
     image: Tensor | None  # (1, 1, C, H, W) clipped to [0, 1]
+    cut: bool = False  # solving for it was interrupted
 
 
 def certify(seen: Seen, setting: Setting, found: Reconstruction, *, cut: bool = False) -> Certificate:
@@ -40,18 +41,17 @@ def certify(seen: Seen, setting: Setting, found: Reconstruction, *, cut: bool = 
             found, name = solver(seen.target, [seen.observation], seed=setting.seed), solver.name
         except DosimeterError as reason:
             return Certificate({"refused": str(reason)}, None)
-    verdict = found.stopped[0]
-    holds = verdict not in (NOT_DETERMINED, INTERRUPTED, *UNMEASURED)
+    holds = found.outcomes[0].explains
     match = float(found.match[0])
     share = found.determined[0].get(IMAGE, 0.0) if holds else 0.0
     said = {
         "attack": name,
-        "verdict": verdict,
+        "verdict": found.stopped[0].words,
         "share": share,
         "layers": dict(found.determined[0]) if holds else {},
         "match": match if match < torch.inf else None,
     }
-    return Certificate(said, found.images.cpu().float().clamp(0, 1) if share else None)
+    return Certificate(said, found.images.cpu().float().clamp(0, 1) if share else None, found.interrupted)
 
 
 def labels_said(seen: Seen, setting: Setting, found: Reconstruction) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dosimeter import checks, metrics
 from dosimeter.attacks.labels import usable
 from dosimeter.errors import SettingError
 from dosimeter.metrics import Metric
-from dosimeter.types import UNMEASURED, UNTOLD, Reconstruction, Record, Shape, Trained, Victims
+from dosimeter.types import UNTOLD, Outcome, Reconstruction, Record, Shape, Trained, Victims
 
 BESIDE = {metric.name for metric in metrics.STANDARD[3:] + metrics.in_units_of(torch.ones(1, 1, 1))}
 """Scores whose baseline stands in the summary alone."""
@@ -138,7 +138,7 @@ def told(label: Tensor) -> Any:
 
 def unmeasured(found: Reconstruction) -> dict[str, int]:
     """How many victims nothing is said of, by why; nothing of those that were measured."""
-    return dict(Counter(why for why in found.stopped if why in UNMEASURED))
+    return dict(Counter(outcome.value for outcome in found.outcomes if not outcome.measured))
 
 
 def _record(evidence: _Evidence, i: int) -> Record:
@@ -173,7 +173,7 @@ def course(found: Reconstruction, v: int) -> Record:
         "match": float(found.match[v]) if found.match[v].isfinite() else None,  # None: it diverged
         "steps": int(found.steps[v]),
         "restart": int(found.restart[v]),
-        "stopped": found.stopped[v],
+        "stopped": found.stopped[v].words,
     }
 
 
@@ -221,10 +221,11 @@ def adversarial_risk(mse: Tensor, shape: Shape, delta: float) -> dict[str, Any]:
 
 def _solved(found: Reconstruction) -> dict[str, Any]:
     """How many images were solved for, and how much of them all; equations that do not hold determine nothing."""
-    hold = [why not in ("not determined", "interrupted", *UNMEASURED) for why in found.stopped]
-    shares = [one.get("image", 0.0) * held for one, held in zip(found.determined, hold, strict=True)]
+    shares = [
+        one.get("image", 0.0) * outcome.explains for one, outcome in zip(found.determined, found.outcomes, strict=True)
+    ]
     return {
-        "recovered": _rate(torch.tensor([why == "recovered" for why in found.stopped])),
+        "recovered": _rate(torch.tensor([outcome is Outcome.RECOVERED for outcome in found.outcomes])),
         "determined": metrics.summarise(torch.tensor(shares, dtype=torch.float64)),
     }
 

@@ -8,11 +8,11 @@ from torch import Tensor
 from dosimeter import clients, rng, trees
 from dosimeter.auditing.setting import Setting
 from dosimeter.types import (
-    DIVERGED,
     UNTOLD,
-    ZERO_UPDATE,
+    Ended,
     Gradient,
     Observation,
+    Outcome,
     Reconstruction,
     Secrets,
     Statistics,
@@ -48,14 +48,14 @@ def noticed(found: Reconstruction, seen: Sequence[Observation]) -> Reconstructio
     parts = [g.flatten(1).any(1) for each in seen for g in each.gradient.values()]
     zero = ~torch.stack(parts).any(0)  # (V,)
     lost = ~found.images.isfinite().flatten(1).all(1)
-    stopped = tuple(
-        why if why == "interrupted" else ZERO_UPDATE if nothing else DIVERGED if spoilt else why
-        for why, nothing, spoilt in zip(found.stopped, zero.tolist(), lost.tolist(), strict=True)
-    )
+    stopped = list(found.stopped)
+    for v, outcome in enumerate(found.outcomes):
+        if outcome is not Outcome.INTERRUPTED and (zero[v] or lost[v]):
+            stopped[v] = Ended(Outcome.ZERO_UPDATE if zero[v] else Outcome.DIVERGED)
     labels = found.labels
     if labels is not None and seen[0].labels is None:
         labels = torch.where(zero.to(labels.device)[:, None], UNTOLD, labels)
-    return found._replace(stopped=stopped, labels=labels)
+    return found._replace(stopped=tuple(stopped), labels=labels)
 
 
 def _observe(target: Target, victims: Victims, setting: Setting, threat: ThreatModel, at: int) -> Observation:

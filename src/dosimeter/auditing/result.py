@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dosimeter import types
 from dosimeter.engine import Explanation
-from dosimeter.types import DIVERGED, OUT_OF_TIME, ZERO_UPDATE, Curve, Record, ThreatModel, Victims
+from dosimeter.types import Curve, Record, ThreatModel, Victims
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -142,13 +143,13 @@ class Captured:
 def _unmeasured(counts: dict[str, int], of: int, by: str = "") -> list[str]:
     """Sentences on how many of so many updates the attack `by` says nothing of, and why."""
     said = []
-    if n := counts.get(DIVERGED):
+    if n := counts.get(types.Outcome.DIVERGED):
         which = "the update" if of == 1 else f"{n} of {of} updates"
         said.append(f"The search{by} diverged on {which}, of which it says nothing.")
-    if n := counts.get(ZERO_UPDATE):
+    if n := counts.get(types.Outcome.ZERO_UPDATE):
         whose = "" if of == 1 else f" for {n} of {of} victims"
         said.append(f"The update is zero{whose}: it holds nothing to read, and its labels are not determined.")
-    if n := counts.get(OUT_OF_TIME):
+    if n := counts.get(types.Outcome.OUT_OF_TIME):
         said.append(f"The time{by} was up before it came to {n} of {of} updates, which it did not try.")
     return said
 

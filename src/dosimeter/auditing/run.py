@@ -146,7 +146,7 @@ def perform(
         seconds=seconds,
         environment=environment(),
         explanation=job.explain() if explain else [],
-        status="interrupted" if "interrupted" in (*found.stopped, *blind.stopped) else "complete",
+        status="interrupted" if found.interrupted or blind.interrupted else "complete",
     )
     if result.status == "interrupted":
         raise Interrupted(result)

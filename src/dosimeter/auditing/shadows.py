@@ -11,7 +11,7 @@ from dosimeter.attacks.analytic.certificate import ROUNDING
 from dosimeter.auditing.judge import share
 from dosimeter.auditing.result import Result
 from dosimeter.defenses import Around, Moment
-from dosimeter.types import Gradient, Reconstruction, Record, Shape
+from dosimeter.types import Gradient, Outcome, Reconstruction, Record, Shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ def compare(match: float | None, found: Reconstruction, beside: Result | None, d
     said: dict[str, Any] = {"updates": len(beside.victims.ids)}
     if "labels" in beside.scores:
         said["labels"] = beside.scores["labels"]
-    if found.stopped[0] == "labels":
+    if found.outcomes[0] is Outcome.LABELS:
         return said
     batch, threshold = beside.victims.batch, beside.scores["success"]["threshold"]
     rows = [beside.records[first : first + batch] for first in range(0, len(beside.records), batch)]

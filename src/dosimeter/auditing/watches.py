@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from dosimeter.progress import Advance, duration
-from dosimeter.types import OUT_OF_TIME, Reconstruction, Watch
+from dosimeter.types import Ended, Outcome, Reconstruction, Watch
 
 
 class Place(NamedTuple):
@@ -76,12 +76,13 @@ class Watches:
 
     def ended(self, tile: int, found: Reconstruction) -> Reconstruction:
         """What was found of a tile, which may have ended early; whoever ran out of time was not interrupted."""
-        if "interrupted" in found.stopped:
+        if found.interrupted:
             if self._stop.is_set() or time.monotonic() <= self._end:
                 self._stop.set()
                 return found
-            late = tuple(OUT_OF_TIME if why == "interrupted" else why for why in found.stopped)
-            found = found._replace(stopped=late)
+            late = Ended(Outcome.OUT_OF_TIME)
+            kept = (late if each.outcome is Outcome.INTERRUPTED else each for each in found.stopped)
+            found = found._replace(stopped=tuple(kept))
         with self._lock:
             self._done[tile], self._active[tile] = self._totals[tile], 0
             self._show()

@@ -5,7 +5,7 @@ from typing import Any
 
 from dosimeter.auditing import Captured
 from dosimeter.reports.words import Share, count, number, percent
-from dosimeter.types import ZERO_UPDATE
+from dosimeter.types import Outcome
 
 CAVEAT = (
     "All of this holds if the update is what it was said to be: made by this step on so many images at these weights. "
@@ -76,7 +76,11 @@ def _place(result: Captured, one: dict[str, Any]) -> str:
     """Where the match stands among the shadows', and what that is worth."""
     match, n = result.scores["match"], one["updates"]
     if "rank" not in one:
-        why = "This update is zero" if ZERO_UPDATE in result.scores["unmeasured"] else "On this update it diverged"
+        why = (
+            "This update is zero"
+            if Outcome.ZERO_UPDATE in result.scores["unmeasured"]
+            else "On this update it diverged"
+        )
         return f"{why}, so there is no match to compare."
     well, less = one["as_well"], one["less_well"]
     if not well["of"]:

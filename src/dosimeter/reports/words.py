@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from dosimeter import types
 from dosimeter.auditing import Captured, Outcome, Result
 from dosimeter.metrics import STANDARD, in_units_of
 from dosimeter.progress import duration
-from dosimeter.types import OUT_OF_TIME, Record, ThreatModel
+from dosimeter.types import Record, ThreatModel
 
 LPIPS = {"label": "LPIPS", "about": "distance in a network's features, 0 is equal", "higher": False}
 
@@ -99,7 +100,7 @@ def panel(result: Result) -> list[Tried]:
 def _left_out(counts: dict[str, int], of: int, time: str) -> list[str]:
     """How many of so many victims an attack says nothing of, and why."""
     return [
-        f"gave up after {time}: {of - n} of {of} victims tried" if why == OUT_OF_TIME else f"{n} {why}"
+        f"gave up after {time}: {of - n} of {of} victims tried" if why == types.Outcome.OUT_OF_TIME else f"{n} {why}"
         for why, n in counts.items()
     ]
 
@@ -196,7 +197,7 @@ def interruption(result: Outcome) -> str:
         return ""
     if isinstance(result, Captured):
         return "The search or its shadows were cut short; the numbers are those reached by then."
-    cut = len({record["victim"] for record in result.records if record["stopped"] == "interrupted"})
+    cut = len({record["victim"] for record in result.records if record["stopped"] == types.Outcome.INTERRUPTED})
     text = f"This audit was {result.status} before it was done. The numbers are those of the "
     text += f"{count(len(result.victims.ids), 'victim')} reached by then"
     return text + (f", {cut:,} of them with the attack cut short." if cut else ".")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.analytic.certificate import INTERRUPTED, NOT_DETERMINED, Found, blank
+from dosimeter.attacks.analytic.certificate import Found, blank
 from dosimeter.attacks.analytic.eliminate import LatentSolver
 from dosimeter.attacks.analytic.first_layer import SEARCH, find_first_layer, in_double
 from dosimeter.attacks.analytic.latent import read_noisy
@@ -17,7 +17,7 @@ from dosimeter.attacks.analytic.ratio import RatioSolver
 from dosimeter.attacks.analytic.straight import read_straight
 from dosimeter.attacks.stages import Beat, beat_of
 from dosimeter.errors import SettingError
-from dosimeter.types import Curve, Observation, Reconstruction, Target, ThreatModel, Watch
+from dosimeter.types import Curve, Ended, Observation, Outcome, Reconstruction, Target, ThreatModel, Watch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class Blank:
         self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
     ) -> Reconstruction:
         seen = _only(observations)
-        found = [Found(blank(target), 0.0, NOT_DETERMINED)] * len(seen.ids)
+        found = [Found(blank(target), 0.0, Ended(Outcome.NOT_DETERMINED))] * len(seen.ids)
         return _reconstruction(target, self.labels.find(target, seen), found)
 
 
@@ -162,7 +162,7 @@ def _one_by_one(
     target: Target, seen: Observation, labels: Tensor, solver: _Solver, watch: Watch | None
 ) -> Reconstruction:
     victims = len(seen.ids)
-    found = [Found(blank(target), torch.inf, INTERRUPTED)] * victims
+    found = [Found(blank(target), torch.inf, Ended(Outcome.INTERRUPTED))] * victims
     match = torch.nan
     try:
         for v in range(victims):
@@ -185,7 +185,7 @@ def _reconstruction(target: Target, labels: Tensor, found: list[Found]) -> Recon
         match=match,
         steps=none,
         restart=none,
-        stopped=tuple(one.verdict for one in found),
+        stopped=tuple(one.ended for one in found),
         curve=Curve((0,), match.unsqueeze(1)),
         determined=tuple(one.determined for one in found),
     )

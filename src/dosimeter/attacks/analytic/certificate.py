@@ -9,9 +9,7 @@ from torch import Tensor
 from torch.func import grad
 
 from dosimeter.attacks.analytic.ops import Block
-from dosimeter.types import Gradient, Target
-
-RECOVERED, NOT_DETERMINED, INTERRUPTED = "recovered", "not determined", "interrupted"
+from dosimeter.types import Ended, Gradient, Outcome, Target
 
 IMAGE = "image"
 
@@ -30,7 +28,7 @@ class Found:
 
     image: Tensor
     match: float
-    verdict: str
+    ended: Ended
     determined: Mapping[str, float] = field(default_factory=dict)
     """{layer: share of the numbers that went into it which the equations determine}; into the first went the `IMAGE`"""
 
@@ -116,10 +114,12 @@ def judged(
         candidates[0] = filled, mismatch(filled)
     image, match = min(candidates, key=lambda pair: pair[1])
     rank, unknowns = walk.ranks.get(IMAGE, (0, 0))
-    verdict = f"layer by layer: {rank:,} of {unknowns:,} numbers determined" if rank < unknowns else RECOVERED
+    ended = Ended(Outcome.RECOVERED)
     if match > bound or not rank:
-        verdict = NOT_DETERMINED
-    return Found(image, match, verdict, {name: rank / unknowns for name, (rank, unknowns) in walk.ranks.items()})
+        ended = Ended(Outcome.NOT_DETERMINED)
+    elif rank < unknowns:
+        ended = Ended(Outcome.PARTLY, f"layer by layer: {rank:,} of {unknowns:,} numbers determined")
+    return Found(image, match, ended, {name: rank / unknowns for name, (rank, unknowns) in walk.ranks.items()})
 
 
 def may_hold(weight: Tensor, update: Gradient, bound: float) -> bool:

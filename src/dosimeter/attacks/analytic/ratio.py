@@ -18,11 +18,11 @@ in between, and clipping scales both: the ratio stays exact.
 import torch
 from torch import Tensor
 
-from dosimeter.attacks.analytic.certificate import IMAGE, NOT_DETERMINED, RECOVERED, Found, Update, blank, direction
+from dosimeter.attacks.analytic.certificate import IMAGE, Found, Update, blank, direction
 from dosimeter.attacks.analytic.first_layer import FirstLayer, in_double
 from dosimeter.attacks.stages import Beat, unheard
 from dosimeter.engine import Matcher
-from dosimeter.types import Observation, Target
+from dosimeter.types import Ended, Observation, Outcome, Target
 
 SCALES = 64
 """Scales that are tried on the range that keeps pixels in [0, 1], of both signs."""
@@ -49,7 +49,7 @@ class RatioSolver:
         update = Update(self.exact, self.layer.weight, observed, self.labels[v], rounding=self.target.mean.dtype)
         if not weight.any():
             image = blank(self.exact)
-            return Found(image, update.mismatch(image), NOT_DETERMINED, {IMAGE: 0.0})
+            return Found(image, update.mismatch(image), Ended(Outcome.NOT_DETERMINED), {IMAGE: 0.0})
         image, match = blank(self.exact), torch.inf
         if slopes is not None and slopes.any():
             inputs = weight.T @ slopes / slopes.square().sum()
@@ -62,7 +62,8 @@ class RatioSolver:
             image, match = min(
                 (image, match), self._scaled(v, direction(weight), update, beat), key=lambda pair: pair[1]
             )
-        return Found(image, match, RECOVERED if match <= update.bound else NOT_DETERMINED, {IMAGE: 1.0})
+        outcome = Outcome.RECOVERED if match <= update.bound else Outcome.NOT_DETERMINED
+        return Found(image, match, Ended(outcome), {IMAGE: 1.0})
 
     def _scaled(self, v: int, unit: Tensor, update: Update, beat: Beat) -> tuple[Tensor, float]:
         """The image on the line through 0 along `unit` whose update is nearest to the observed one."""
