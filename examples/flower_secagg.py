@@ -90,7 +90,7 @@ def read(after, truth: torch.Tensor) -> torch.Tensor:
     before = make().state_dict()
     update = {name: (before[name] - tensor) / RATE for name, tensor in named(after).items()}
     attack = dm.presets.inverting_gradients(steps=300, tv=1e-4, labels="counts")
-    found = dm.reconstruct(make(), update, attack=attack, shape=(1, 28, 28), batch=len(truth)).images[0]
+    found = dm.reconstruct(make(), dm.Capture(update, (1, 28, 28), batch=len(truth)), attack=attack).images[0]
     return dm.metrics.ssim(found[dm.metrics.match_batch(found, truth)], truth)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from dosimeter import auditing, data
-from dosimeter.auditing import Setting
+from dosimeter.auditing import Audit
 from dosimeter.auditing.shadows import InPlace
 from dosimeter.cli import app
 from dosimeter.store import read_run
@@ -151,9 +151,9 @@ def test_shadows_have_the_noise_of_what_was_sent(
 ) -> None:
     units: list[float] = []
 
-    def noted(_model: object, _shadows: object, setting: Setting, *_: object, **__: object) -> None:
-        assert isinstance(setting.defense, InPlace)
-        units.append(setting.defense.lr)
+    def noted(audit: Audit) -> None:
+        assert isinstance(audit.defense, InPlace)
+        units.append(audit.defense.lr)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(auditing.captured, "perform", noted)
@@ -257,7 +257,7 @@ BAD = [
     ((*UPDATE, "--victims", "3", "--fail-above", "0.5"), "no use for --victims, --fail-above"),
     ((*UPDATE, "--server", "honest"), "no use for --server"),
     ((*UPDATE, "--decoys", "3"), "no use for --decoys; give --truth"),
-    ((*UPDATE, "--batch-norm", "sent"), "audit_update"),
+    ((*UPDATE, "--batch-norm", "sent"), "dosimeter.captured"),
     ((*UPDATE, "--labels", "1,2"), "Expected a label for each of the 1 image(s)"),
     ((*UPDATE, "--labels", "1,x"), "numbers joined by commas"),
     ((*UPDATE, "--labels", "12"), "does not fit cross-entropy on labels up to 12"),

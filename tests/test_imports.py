@@ -6,7 +6,7 @@ from pathlib import Path
 import dosimeter
 
 SOURCE = Path(dosimeter.__file__).parent
-VOCABULARY = {"channel", "checks", "errors", "files", "fingerprint", "progress", "rng", "trees", "types"}
+VOCABULARY = {"channel", "checks", "errors", "files", "fingerprint", "progress", "rng", "spec", "trees", "types"}
 PARTS = {"attacks", "clients", "data", "defenses", "engine", "metrics", "models", "servers"}
 ALLOWED = {
     **{name: set() for name in VOCABULARY},
@@ -21,7 +21,7 @@ ALLOWED = {
     "store": VOCABULARY | {"auditing"},
     "drafts": VOCABULARY | {"store"},
     "reports": VOCABULARY | {"auditing", "drafts", "metrics", "store"},
-    "spec": VOCABULARY,
+    "spec": {"errors"},
     "benchmarks": VOCABULARY | {"attacks", "auditing", "engine", "federated", "metrics", "models", "reports"},
     "task": VOCABULARY | {"data", "models", "spec"},
     "studies": VOCABULARY | PARTS | {"auditing", "federated", "spec", "task"},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import dosimeter as dm
 import small_federation
 from dosimeter import rng
-from dosimeter.auditing import Setting, Yardstick, audit_panel, estimate
+from dosimeter.auditing import Audit, audit_panel, estimate
 from dosimeter.federated import as_audited, train
 
 names = st.lists(st.text(max_size=5), max_size=3)
@@ -37,22 +37,30 @@ SEARCH = dm.presets.inverting_gradients(steps=2)
 
 
 def _panel(federation: dm.Federation, victims: dm.Victims) -> None:
-    setting = Setting(attack=SEARCH, defense=DEFENSE)
-    list(audit_panel(federation.model, victims, setting, Yardstick(), steps=1, progress=False))
+    setting = Audit(
+        model=federation.model, victims=victims, attack=SEARCH, defense=DEFENSE, resources=dm.Resources(progress=False)
+    )
+    list(audit_panel(setting, steps=1))
 
 
 def _captured(federation: dm.Federation, victims: dm.Victims) -> None:
     update = {name: torch.ones_like(p) for name, p in federation.model.named_parameters()}
     labels = torch.zeros(1, dtype=torch.long)
-    dm.reconstruct(federation.model, update, attack=SEARCH, shape=victims.shape, labels=labels)
-    dm.audit_update(federation.model, update, attack=SEARCH, shape=victims.shape, shadows=victims, progress=False)
+    dm.reconstruct(federation.model, dm.Capture(update, victims.shape, labels=labels), attack=SEARCH)
+    dm.captured(
+        federation.model,
+        dm.Capture(update, victims.shape),
+        attack=SEARCH,
+        shadows=victims,
+        resources=dm.Resources(progress=False),
+    )
 
 
 VERBS: dict[str, Callable[[dm.Federation, dm.Victims], object]] = {
-    "audit": lambda f, v: dm.audit(f.model, v, attack=SEARCH, defense=DEFENSE, progress=False),
+    "audit": lambda f, v: dm.audit(f.model, v, attack=SEARCH, defense=DEFENSE, resources=dm.Resources(progress=False)),
     "audit_panel": _panel,
-    "audit_update": _captured,
-    "estimate": lambda f, v: estimate(f.model, v, Setting(attack=SEARCH, defense=DEFENSE)),
+    "captured": _captured,
+    "estimate": lambda f, v: estimate(Audit(model=f.model, victims=v, attack=SEARCH, defense=DEFENSE)),
     "pick": lambda f, v: dm.pick_decoys(f.dataset, dm.pick(f.dataset, 2), 3, seed=0, split="train"),
     "train": lambda f, v: as_audited(f, train(f, progress=False)),
 }

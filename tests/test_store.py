@@ -24,7 +24,9 @@ def result() -> auditing.Result:
     images = torch.rand(2, 2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     victims = Victims(images, torch.tensor([[0, 1], [2, 3]]), torch.tensor([[5, 6], [7, 8]]), ("a", "b"))
     model = models.build("cnn", shape=(3, 32, 32), classes=10, mean=(0.5,) * 3, std=(0.25,) * 3, seed=0)
-    return auditing.audit(model, victims, attack=presets.inverting_gradients(steps=2), progress=False)
+    return auditing.audit(
+        model, victims, attack=presets.inverting_gradients(steps=2), resources=auditing.Resources(progress=False)
+    )
 
 
 def save(result: auditing.Result, folder: Path, *, overwrite: bool = False) -> Path:

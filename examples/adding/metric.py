@@ -26,4 +26,4 @@ if __name__ == "__main__":
     victims = dm.pick(dm.load("mnist-5k", size=32), 2, seed=0)
     model = dm.models.build("cnn", shape=victims.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)
     attack = dm.presets.inverting_gradients(steps=100)
-    print(dm.audit(model, victims, attack=attack, metrics=[EDGES]).summary())  # noqa: T201
+    print(dm.audit(model, victims, attack=attack, scoring=dm.Scoring(metrics=[EDGES])).summary())  # noqa: T201

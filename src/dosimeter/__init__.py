@@ -24,7 +24,20 @@ from dosimeter.attacks import (
     schedules,
     starts,
 )
-from dosimeter.auditing import Captured, Interrupted, Result, audit, audit_update, reconstruct
+from dosimeter.auditing import (
+    Audit,
+    Capture,
+    Captured,
+    Interrupted,
+    Resources,
+    Result,
+    Scoring,
+    Updates,
+    audit,
+    perform,
+    reconstruct,
+)
+from dosimeter.auditing.verbs import captured, panel
 from dosimeter.data import Dataset, load, partition, pick, pick_decoys
 from dosimeter.defenses import Defense
 from dosimeter.errors import DosimeterError
@@ -36,7 +49,9 @@ from dosimeter.types import ThreatModel, Victims
 __version__ = version("dosimeter")
 
 __all__ = [
+    "Audit",
     "AverageOrders",
+    "Capture",
     "Captured",
     "Dataset",
     "Defense",
@@ -46,13 +61,16 @@ __all__ = [
     "Interrupted",
     "Metric",
     "Protocol",
+    "Resources",
     "Result",
+    "Scoring",
     "Search",
     "Stop",
     "ThreatModel",
+    "Updates",
     "Victims",
     "audit",
-    "audit_update",
+    "captured",
     "clients",
     "defenses",
     "labels",
@@ -62,7 +80,9 @@ __all__ = [
     "metrics",
     "models",
     "optimisers",
+    "panel",
     "partition",
+    "perform",
     "pick",
     "pick_decoys",
     "presets",

@@ -64,9 +64,9 @@ def _own_maker(kind: str, text: str, more: Mapping[str, object]) -> Callable[[],
     return make
 
 
-def joined(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]]) -> T:
-    """Several parts joined by |, each of which is described as for `make`."""
-    parts: list[Any] = [make(kind, part, catalogue) for part in text.split("|")]
+def joined(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], *, by: str = "|") -> T:
+    """Several parts joined by a sign, each of which is described as for `make`."""
+    parts: list[Any] = [make(kind, part, catalogue) for part in text.split(by)]
     whole: T = reduce(or_, parts)
     return whole
 

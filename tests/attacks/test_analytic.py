@@ -16,8 +16,7 @@ from dosimeter.attacks import Analytic, labels, presets
 from dosimeter.attacks.analytic.certificate import blank
 from dosimeter.attacks.analytic.first_layer import FirstLayer, find_first_layer
 from dosimeter.attacks.analytic.ratio import direction
-from dosimeter.auditing import audit, estimate
-from dosimeter.auditing.setting import Setting
+from dosimeter.auditing import Audit, Resources, audit, estimate
 from dosimeter.errors import SettingError
 from dosimeter.task import load_task
 from dosimeter.types import Observation, Reconstruction, Selective, Step, Target, Victims
@@ -311,12 +310,12 @@ def test_an_audit_refuses_before_any_update_is_made(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("normalise", [True, False])
 def test_an_audit_from_end_to_end(normalise: bool) -> None:
     model = perceptron(normalise=normalise, dtype=torch.float32).model
-    result = audit(model, people(), attack=Analytic(), workers=2)
+    result = audit(model, people(), attack=Analytic(), resources=Resources(workers=2))
     assert result.scores["success"]["hits"] == 4
     assert {record["stopped"] for record in result.records} == {"recovered"}
     level = result.baseline[0, 0, :, 0, 0]
     assert torch.allclose(level, torch.tensor([0.5, 0.4, 0.3] if normalise else [0.5, 0.5, 0.5]))
-    guess = estimate(model, people(), Setting(attack=Analytic()))
+    guess = estimate(Audit(model=model, victims=people(), attack=Analytic()))
     assert guess["seconds"] > 0
 
 

@@ -14,7 +14,7 @@ from dosimeter.attacks import Eliminate, labels
 from dosimeter.attacks.analytic.eliminate import find_latent
 from dosimeter.attacks.analytic.encoder import Equations, linearised, solve_encoder
 from dosimeter.attacks.analytic.latent import Latent, read_noisy
-from dosimeter.auditing import audit
+from dosimeter.auditing import Resources, audit
 from dosimeter.defenses import Cvb, Defense, GaussianNoise, NoDefense, Precode
 from dosimeter.errors import SettingError
 from dosimeter.types import Observation, Reconstruction, Secrets, Target, Victims
@@ -165,9 +165,11 @@ def test_an_audit_runs_it_and_adds_noise() -> None:
     model = guarded(0, NoDefense()).model
     images = torch.rand(2, 1, *SHAPE, generator=torch.Generator().manual_seed(0))
     victims = Victims(images, torch.tensor([[1], [2]]), torch.arange(2)[:, None], ("a", "b"))
-    plain = audit(model, victims, attack=Eliminate(), defense=CVB, progress=False)
+    plain = audit(model, victims, attack=Eliminate(), defense=CVB, resources=Resources(progress=False))
     assert plain.scores["scores"]["ssim"]["mean"] > plain.scores["baseline"]["ssim"]["mean"] + 0.3
-    spoiled = audit(model, victims, attack=Eliminate(), defense=CVB | GaussianNoise(sigma=1e-2), progress=False)
+    spoiled = audit(
+        model, victims, attack=Eliminate(), defense=CVB | GaussianNoise(sigma=1e-2), resources=Resources(progress=False)
+    )
     assert {record["stopped"] for record in spoiled.records} == {"not determined"}
 
 

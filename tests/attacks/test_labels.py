@@ -11,7 +11,7 @@ import dosimeter as dm
 from dosimeter import clients, models
 from dosimeter.attacks import LabelsOnly, counts, labels, presets
 from dosimeter.attacks.last_layer import find_last_layer
-from dosimeter.auditing import Setting, make_target
+from dosimeter.auditing.target import make_target
 from dosimeter.errors import SettingError
 from dosimeter.types import Observation, Target
 from small import observe, target_of, tiny_target
@@ -226,7 +226,7 @@ def test_finding_the_last_layer_leaves_no_hooks_behind() -> None:
 def test_counts_work_with_every_kind_of_batch_norm(mode: str) -> None:
     victims = dm.pick(dm.load("mnist-5k"), 4, batch=6, seed=3)
     model = models.build("lenet-bn", shape=(1, 28, 28), classes=10, mean=(0.1,), std=(0.3,), seed=0)
-    found = dm.audit(model, victims, attack=presets.labels_only(), batch_norm=mode)  # type: ignore[arg-type]
+    found = dm.audit(model, victims, attack=presets.labels_only(), updates=dm.Updates(batch_norm=mode))  # type: ignore[arg-type]
     assert found.scores["labels"]["updates"]["hits"] == 4
 
 
@@ -245,10 +245,12 @@ def test_labels_alone_need_no_memory_for_a_search() -> None:
     """A batch that a search could not hold in the budget, with the victims still in tiles that fit it."""
     victims = dm.pick(dm.load("mnist-5k"), 3, batch=100, seed=0)
     model = models.build("lenet", shape=(1, 28, 28), classes=10, mean=(0,), std=(1,), seed=0)
-    result = dm.audit(model, victims, attack=LabelsOnly(), budget=2**20)
+    result = dm.audit(model, victims, attack=LabelsOnly(), resources=dm.Resources(budget=2**20))
     assert result.scores["labels"]["rate"] > 0.97
     with pytest.raises(SettingError, match="more than the budget"):
-        dm.audit(model, victims, attack=presets.inverting_gradients(labels="counts"), budget=2**20)
+        dm.audit(
+            model, victims, attack=presets.inverting_gradients(labels="counts"), resources=dm.Resources(budget=2**20)
+        )
 
 
 def test_granted_labels_are_not_scored() -> None:
@@ -264,9 +266,9 @@ def test_granted_labels_are_not_scored() -> None:
 def test_a_captured_updates_labels_are_counted() -> None:
     victims = dm.pick(dm.load("mnist-5k"), 1, batch=9, seed=0)
     model = models.build("lenet", shape=(1, 28, 28), classes=10, mean=(0,), std=(1,), seed=0)
-    target = make_target(model, (1, 28, 28), Setting(attack=LabelsOnly()), batch=9)
+    target = make_target(model, (1, 28, 28), dm.Audit(model=model, attack=LabelsOnly()), batch=9)
     update = clients.gradient(target, victims.images[0], victims.labels[0])
-    found = dm.reconstruct(model, update, attack=LabelsOnly(), shape=(1, 28, 28), batch=9)
+    found = dm.reconstruct(model, dm.Capture(update, (1, 28, 28), batch=9), attack=LabelsOnly())
     assert found.labels is not None
     assert found.labels[0].tolist() == sorted(victims.labels[0].tolist())
     assert found.images.shape == victims.images.shape

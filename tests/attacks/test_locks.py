@@ -16,9 +16,8 @@ from dosimeter.attacks import RecoverKey, Search, SolveLock, Stop, optimisers, p
 from dosimeter.attacks.analytic.certificate import ENTRY_ROUNDING, ROUNDING
 from dosimeter.attacks.key import key_by_rank_one, key_of, recover
 from dosimeter.attacks.unlock import solve_lock
-from dosimeter.auditing import Setting
+from dosimeter.auditing import Audit
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.target import as_attacked
 from dosimeter.defenses import KeyLock, NoBias
 from dosimeter.defenses.fedkl import Lock
 from dosimeter.engine import Matcher
@@ -108,7 +107,9 @@ def test_a_certificate_allows_for_the_rounding_of_what_was_solved_first() -> Non
     model = models.build("lenet", shape=data.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)
     victims = dm.pick(data, 3, seed=3).take(slice(2, 3))
     lock = KeyLock(key=64)
-    found = dm.audit(model, victims, attack=presets.unlock(), defense=lock, progress=False).records[0]
+    found = dm.audit(
+        model, victims, attack=presets.unlock(), defense=lock, resources=dm.Resources(progress=False)
+    ).records[0]
     assert found["stopped"] == "recovered"
     assert ENTRY_ROUNDING < found["match"] / torch.finfo(torch.float32).eps < ROUNDING  # type: ignore[operator]
     assert found["ssim"] > 0.999  # type: ignore[operator]
@@ -267,15 +268,17 @@ def test_the_truth_explains_the_update_under_every_batch_norm(mode: BatchNorm, s
     torch.manual_seed(4)
     images, labels = torch.rand(2, 3, *SHAPE), torch.randint(5, (2, 3))
     victims = Victims(images, labels, torch.arange(6).reshape(2, 3), ("train:0", "train:1"))
-    setting = Setting(
+    setting = Audit(
+        model=network(),
+        victims=victims,
         attack=presets.inverting_gradients(secrets="known"),
-        defense=KeyLock(key=9, share=share),  # type: ignore[arg-type]
-        batch_norm=mode,
-        dtype=torch.float64,
+        defense=KeyLock(key=9, share=share),
+        updates=dm.Updates(batch_norm=mode),
+        resources=dm.Resources(dtype=torch.float64),
     )
-    job = Job(network(), victims, setting)
-    (seen,) = job.observe(job.target, victims)
-    matcher = Matcher(as_attacked(job.target, job.threat, 3), seen.gradient, statistics=seen.statistics)
+    job = Job(setting)
+    (seen,) = job.observe(victims)
+    matcher = Matcher(job.attacker.target, seen.gradient, statistics=seen.statistics)
     owner = torch.arange(2)
     right = matcher(images.double(), labels, owner, seen.secrets or {})
     wrong = matcher(images.double(), labels, owner, {name: -value for name, value in (seen.secrets or {}).items()})
@@ -288,8 +291,9 @@ def test_the_truth_explains_the_update_under_every_batch_norm(mode: BatchNorm, s
 
 def test_a_client_that_sends_its_key_is_granted_as_such() -> None:
     attack = presets.inverting_gradients(secrets="known")
-    assert Setting(attack=attack, defense=KeyLock(share="key")).granted().secrets
-    assert Setting(attack=presets.dlg(), defense=KeyLock(share="both")).granted().secrets
-    assert not Setting(attack=presets.dlg(), defense=KeyLock(share="lock")).granted().secrets
+    plain = Audit(model=network(), attack=attack)
+    assert replace(plain, defense=KeyLock(share="key")).granted().secrets
+    assert replace(plain, attack=presets.dlg(), defense=KeyLock(share="both")).granted().secrets
+    assert not replace(plain, attack=presets.dlg(), defense=KeyLock(share="lock")).granted().secrets
     with pytest.raises(SettingError, match="does not reveal"):
-        Setting(attack=attack, defense=KeyLock(), threat=ThreatModel(labels=True)).granted()
+        replace(plain, defense=KeyLock(), threat=ThreatModel(labels=True)).granted()

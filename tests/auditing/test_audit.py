@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dosimeter as dm
-from dosimeter.auditing import Setting, estimate
+from dosimeter.auditing import Audit, estimate, explain
 from dosimeter.defenses import Moment
 from dosimeter.errors import DataError, ModelError, SettingError, UpdateError
 from dosimeter.reports.page import render
@@ -37,7 +37,7 @@ def test_an_audit_reads_digits_out_of_a_small_network_and_says_so() -> None:
     data = dm.load("mnist-5k")
     victims = dm.pick(data, 3, seed=0)
     decoys = dm.pick_decoys(data, victims, 20, seed=0, split="train")
-    result = dm.audit(small_model(), victims, attack=QUICK, decoys=decoys)
+    result = dm.audit(small_model(), victims, attack=QUICK, scoring=dm.Scoring(decoys=decoys))
     scores = result.scores["scores"]
     assert scores["ssim"]["mean"] > 0.6
     assert result.scores["baseline"]["ssim"]["mean"] < 0.2
@@ -63,15 +63,41 @@ def test_a_model_that_works_in_place_on_its_images_is_audited_as_one_that_does_n
     assert not any(model._forward_pre_hooks for model in models)
 
 
-def test_everything_in_a_setting_can_be_asked_of_an_audit() -> None:
+def test_everything_in_an_audit_can_be_asked_of_the_verb() -> None:
     known = inspect.signature(dm.audit).parameters
-    values = ("attack", "defense", "server")
-    assert {field.name: field.default for field in fields(Setting) if field.name not in values} == {
-        field.name: known[field.name].default for field in fields(Setting) if field.name not in values
-    }
+    assert {field.name for field in fields(dm.Audit)} == {*known, "names"}
+    for field in fields(dm.Audit):
+        if field.name not in ("attack", "defense", "model", "names", "server", "victims", "scoring"):
+            assert field.default == known[field.name].default, field.name
     assert known["attack"].default is inspect.Parameter.empty
-    assert known["defense"].default is None
-    assert known["server"].default is None
+
+
+def test_parts_may_be_words_as_on_the_command_line() -> None:
+    model, victims = small_model(), some_victims(1)
+    step, noise = dm.clients.LocalTraining(steps=2, lr=0.1), dm.defenses.GaussianNoise(sigma=0.1)
+    made = dm.audit(model, victims, attack=dm.presets.inverting_gradients(steps=3, tv=0.1), defense=noise, step=step)
+    said = dm.audit(model, victims, attack="ig:steps=3,tv=0.1", defense="noise:sigma=0.1", step="local:steps=2,lr=0.1")
+    assert said.document() == made.document()
+    for parts, says in (
+        ({"attack": "igg"}, "Unknown attack 'igg'.*Did you mean 'ig'"),
+        ({"attack": "ig:tvv=1"}, "Unknown setting of attack 'ig' 'tvv'"),
+        ({"attack": "ig", "defense": "noise:sigma=much"}, "'sigma' of defense 'noise' expects a number, got 'much'"),
+        ({"attack": "ig", "step": "locl"}, "Unknown step 'locl'"),
+        ({"attack": "auto:step=3"}, "Unknown setting of attack 'auto' 'step'"),
+        ({"attack": "ig", "server": "honest+rows"}, "Unknown server 'rows'"),
+        ({"attack": "ig", "loss": "mse"}, "path/to/file.py:function"),
+    ):
+        with pytest.raises(SettingError, match=says):
+            dm.audit(model, victims, **parts)  # type: ignore[arg-type]
+
+
+def test_a_panel_in_python_is_the_attack_auto() -> None:
+    model, victims = small_model(), some_victims(1)
+    whole = dm.panel(model, victims, steps=2, defense="noise:sigma=0.1")
+    assert [row["attack"] for row in whole.panel][:2] == ["ig", "density"]
+    assert "attacks were tried" in whole.verdict
+    named = dm.audit(model, victims, attack="auto:steps=2", defense="noise:sigma=0.1")
+    assert named.document() == whole.document()
 
 
 def test_same_seed_same_bytes() -> None:
@@ -85,9 +111,18 @@ def test_same_seed_same_bytes() -> None:
 
 
 def test_chunks_do_not_change_the_result() -> None:
-    whole = dm.audit(small_model(), some_victims(5), attack=QUICK, dtype=torch.float64, workers=1)
-    cut = dm.audit(small_model(), some_victims(5), attack=QUICK, dtype=torch.float64, workers=1, budget=900_000)
-    side = dm.audit(small_model(), some_victims(5), attack=QUICK, dtype=torch.float64, workers=3)
+    whole = dm.audit(
+        small_model(), some_victims(5), attack=QUICK, resources=dm.Resources(dtype=torch.float64, workers=1)
+    )
+    cut = dm.audit(
+        small_model(),
+        some_victims(5),
+        attack=QUICK,
+        resources=dm.Resources(dtype=torch.float64, budget=900_000, workers=1),
+    )
+    side = dm.audit(
+        small_model(), some_victims(5), attack=QUICK, resources=dm.Resources(dtype=torch.float64, workers=3)
+    )
     assert (whole.settings["tile"], whole.settings["workers"]) == (5, 1)
     assert 1 <= cut.settings["tile"] < 5
     assert (side.settings["tile"], side.settings["workers"]) == (2, 3)
@@ -109,7 +144,7 @@ def test_batches_are_matched_image_by_image() -> None:
 def test_records_grow_with_the_images_and_not_with_their_square() -> None:
     def audited(batch: int) -> dm.Result:
         victims = dm.pick(dm.load("mnist-5k"), 1, batch=batch, seed=1)
-        return dm.audit(small_model(), victims, attack=dm.presets.labels_only(), progress=False)
+        return dm.audit(small_model(), victims, attack=dm.presets.labels_only(), resources=dm.Resources(progress=False))
 
     few = audited(8)
     eight, more, most = (len(json.dumps(result.document())) for result in (few, audited(32), audited(64)))
@@ -139,7 +174,12 @@ def test_a_task_need_not_be_classification() -> None:
 def test_the_callers_model_stays_as_it_is() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 10)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    dm.audit(model, some_victims(1), attack=dm.presets.inverting_gradients(steps=2), dtype=torch.float64)
+    dm.audit(
+        model,
+        some_victims(1),
+        attack=dm.presets.inverting_gradients(steps=2),
+        resources=dm.Resources(dtype=torch.float64),
+    )
     assert model.training
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
@@ -229,13 +269,13 @@ def test_a_captured_update_is_attacked_with_nothing_known_of_the_truth() -> None
     F.cross_entropy(model(victims.images[0]), victims.labels[0]).backward()
     update = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     found = dm.reconstruct(
-        model, update, attack=dm.presets.inverting_gradients(steps=150, tv=1e-3, labels="idlg"), shape=(1, 28, 28)
+        model, dm.Capture(update, (1, 28, 28)), attack=dm.presets.inverting_gradients(steps=150, tv=1e-3, labels="idlg")
     )
     assert found.labels is not None
     assert torch.equal(found.labels[0], victims.labels[0])
     assert float(dm.metrics.ssim(found.images[0].clamp(0, 1), victims.images[0])) > 0.6
     with pytest.raises(UpdateError, match="not in the model 'more'"):
-        dm.reconstruct(model, update | {"more": torch.ones(1)}, attack=QUICK, shape=(1, 28, 28))
+        dm.reconstruct(model, dm.Capture(update | {"more": torch.ones(1)}, (1, 28, 28)), attack=QUICK)
 
 
 def test_ctrl_c_hands_over_what_is_there() -> None:
@@ -262,8 +302,13 @@ def test_ctrl_c_hands_over_what_is_there() -> None:
 
 
 def test_the_estimate_counts_chunks_and_takes_no_more_than_a_few_steps() -> None:
-    setting = Setting(attack=dm.presets.inverting_gradients(steps=10**6), workers=2)
-    guess = estimate(small_model(), some_victims(5), setting)
+    setting = Audit(
+        model=small_model(),
+        victims=some_victims(5),
+        attack=dm.presets.inverting_gradients(steps=10**6),
+        resources=dm.Resources(workers=2),
+    )
+    guess = estimate(setting)
     assert guess["tiles"] == 2
     assert guess["seconds"] > 10
     assert guess["bytes"] > 5 * 4 * sum(p.numel() for p in small_model().parameters())
@@ -277,7 +322,12 @@ def test_a_search_by_lbfgs_does_not_depend_on_who_shares_the_tile(preset: Callab
     model = dm.models.build("lenet", shape=data.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)
 
     def run(who: slice, workers: int) -> list[dict[str, object]]:
-        result = dm.audit(model, victims.take(who), attack=preset(steps=3), dtype=torch.float64, workers=workers)
+        result = dm.audit(
+            model,
+            victims.take(who),
+            attack=preset(steps=3),
+            resources=dm.Resources(dtype=torch.float64, workers=workers),
+        )
         tiles.append(result.settings["tile"])
         kept = ("index", "match", "label_used", "steps", "stopped")
         return [{key: record[key] for key in kept if key in record} for record in result.records]
@@ -289,25 +339,25 @@ def test_a_search_by_lbfgs_does_not_depend_on_who_shares_the_tile(preset: Callab
 
 def test_an_unknown_device_is_refused() -> None:
     with pytest.raises(SettingError, match="Unknown device 'gpu7'"):
-        dm.audit(small_model(), some_victims(), attack=QUICK, device="gpu7")
+        dm.audit(small_model(), some_victims(), attack=QUICK, resources=dm.Resources(device="gpu7"))
     if not torch.cuda.is_available():
         with pytest.raises(SettingError, match="sees no GPU"):
-            dm.audit(small_model(), some_victims(), attack=QUICK, device="cuda")
+            dm.audit(small_model(), some_victims(), attack=QUICK, resources=dm.Resources(device="cuda"))
 
 
 def test_the_engines_choices_are_explained_where_asked() -> None:
-    result = dm.audit(small_model(), some_victims(1), attack=dm.presets.inverting_gradients(steps=1), explain=True)
-    assert [row.tensor for row in result.explanation] == ["1.weight", "1.bias", "3.weight", "3.bias"]
-    assert all(row.form and row.why for row in result.explanation)
-    assert dm.audit(small_model(), some_victims(1), attack=dm.presets.inverting_gradients(steps=1)).explanation == []
+    found = explain(dm.Audit(model=small_model(), victims=some_victims(1), attack=dm.presets.inverting_gradients()))
+    assert [row.tensor for row in found] == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert all(row.form and row.why for row in found)
 
 
 def test_a_way_of_comparing_can_be_asked_for() -> None:
     attack = dm.presets.inverting_gradients(steps=1)
     for way in ("chain", "tape", "vmap", "one by one"):
-        result = dm.audit(small_model(), some_victims(1), attack=attack, way=way, explain=True)
+        asked = dm.Resources(way=way)
+        found = explain(dm.Audit(model=small_model(), victims=some_victims(1), attack=attack, resources=asked))
         plain = way in ("vmap", "one by one")
-        assert {row.form for row in result.explanation} == ({way} if plain else {"factored", "vector"})
+        assert {row.form for row in found} == ({way} if plain else {"factored", "vector"})
 
 
 def test_local_training_is_attacked_through_its_steps() -> None:
@@ -327,7 +377,8 @@ def test_torch_compile_gives_the_same_images() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
     attack = dm.presets.inverting_gradients(steps=3)
     plain, compiled = (
-        dm.audit(model, some_victims(1), attack=attack, dtype=torch.float64, compiled=c).images for c in (False, True)
+        dm.audit(model, some_victims(1), attack=attack, resources=dm.Resources(dtype=torch.float64, compiled=c)).images
+        for c in (False, True)
     )
     assert torch.allclose(plain, compiled, atol=1e-9)
 
@@ -353,7 +404,7 @@ def test_a_metric_of_ones_own_stands_wherever_scores_do(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     far = dm.Metric(name="far", function=lambda a, b: (a - b).abs().flatten(1).amax(1), higher=False, label="Farthest")
     attack = dm.presets.inverting_gradients(steps=3)
-    result = dm.audit(model, victims, attack=attack, metrics=[far])
+    result = dm.audit(model, victims, attack=attack, scoring=dm.Scoring(metrics=[far]))
     expected = (result.images - result.originals).abs().amax((1, 2, 3, 4))
     assert [record["far"] for record in result.records] == pytest.approx(expected.tolist())
     assert result.scores["scores"]["far"]["mean"] == pytest.approx(float(expected.mean()))
@@ -362,4 +413,4 @@ def test_a_metric_of_ones_own_stands_wherever_scores_do(tmp_path: Path) -> None:
     assert "Farthest" in dm.report(result, tmp_path / "run").read_text()
     assert result.scores["scores"]["mse_standardised"]["mean"] == pytest.approx(result.scores["scores"]["mse"]["mean"])
     with pytest.raises(SettingError, match="'ssim' is that of a score of ours"):
-        dm.audit(model, victims, attack=attack, metrics=[replace(far, name="ssim")])
+        dm.audit(model, victims, attack=attack, scoring=dm.Scoring(metrics=[replace(far, name="ssim")]))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dosimeter as dm
-from dosimeter.auditing import Setting
+from dosimeter.auditing import Audit
 from dosimeter.auditing.job import Job
 from dosimeter.errors import ModelError, SettingError, UpdateError
 from dosimeter.types import Ended, Observation, Outcome, Reconstruction, Target, ThreatModel
@@ -46,9 +46,17 @@ def test_clients_send_the_gradient_of_their_mode_and_statistics_where_they_shoul
     victims = some_victims(3, batch)
     for mode in MODES:
         model = images_model()
-        job = Job(model, victims, Setting(attack=FEW, batch_norm=mode, dtype=torch.float64))
+        job = Job(
+            Audit(
+                model=model,
+                victims=victims,
+                attack=FEW,
+                updates=dm.Updates(batch_norm=mode),
+                resources=dm.Resources(dtype=torch.float64),
+            )
+        )
         assert job.threat.statistics == mode
-        seen = job.observe(job.target, victims)[0]
+        seen = job.observe(victims)[0]
         model.double().train(mode != "running")
         for v, (x, y) in enumerate(zip(victims.images.double(), victims.labels, strict=True)):
             for name, g in plain_update(model, x, y).items():
@@ -92,20 +100,30 @@ class Spy:
 def test_an_attacker_has_no_statistics_but_those_of_the_threat_model() -> None:
     for mode in MODES:
         spy = Spy()
-        dm.audit(images_model(), some_victims(), attack=spy, batch_norm=mode, workers=1)
+        dm.audit(
+            images_model(),
+            some_victims(),
+            attack=spy,
+            updates=dm.Updates(batch_norm=mode),
+            resources=dm.Resources(workers=1),
+        )
         assert spy.outputs[0].isnan().all() == (mode == "sent")  # it waits for what was sent, and has nothing else
         assert (spy.seen[0].statistics is not None) == (mode == "sent")
         moved = images_model()
         moved[1].running_mean.add_(1)  # type: ignore[index, union-attr, operator]
         other = Spy()
-        dm.audit(moved, some_victims(), attack=other, batch_norm=mode, workers=1)
+        dm.audit(
+            moved, some_victims(), attack=other, updates=dm.Updates(batch_norm=mode), resources=dm.Resources(workers=1)
+        )
         same = all(torch.equal(g, other.seen[0].gradient[name]) for name, g in spy.seen[0].gradient.items())
         assert same == (mode != "running")  # running statistics matter there and nowhere else
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_same_seed_same_bytes_and_the_mode_beside_the_numbers(mode: Any) -> None:
-    first, again = (dm.audit(images_model(), some_victims(), attack=FEW, batch_norm=mode) for _ in range(2))
+    first, again = (
+        dm.audit(images_model(), some_victims(), attack=FEW, updates=dm.Updates(batch_norm=mode)) for _ in range(2)
+    )
     assert json.dumps(first.document()) == json.dumps(again.document())
     assert first.document()["threat"]["statistics"] == mode
     said = dm.audit(images_model(), some_victims(), attack=FEW, threat=ThreatModel(labels=True, statistics=mode))
@@ -113,7 +131,10 @@ def test_same_seed_same_bytes_and_the_mode_beside_the_numbers(mode: Any) -> None
 
 
 def test_the_modes_are_not_the_same() -> None:
-    images = [dm.audit(images_model(), some_victims(), attack=FEW, batch_norm=mode).images for mode in MODES]
+    images = [
+        dm.audit(images_model(), some_victims(), attack=FEW, updates=dm.Updates(batch_norm=mode)).images
+        for mode in MODES
+    ]
     assert not any(torch.equal(images[i], images[j]) for i, j in ((0, 1), (1, 2), (0, 2)))
 
 
@@ -123,7 +144,13 @@ def test_every_way_ends_with_the_same_images(mode: Any, distance: Any) -> None:
     attack = dm.presets.inverting_gradients(steps=20, signed=False, distance=distance)
     ways = (None, "tape", "one by one") + (("vmap",) if mode != "batch" else ())
     found = [
-        dm.audit(images_model(), some_victims(2, 2), attack=attack, batch_norm=mode, way=way, dtype=torch.float64)
+        dm.audit(
+            images_model(),
+            some_victims(2, 2),
+            attack=attack,
+            updates=dm.Updates(batch_norm=mode),
+            resources=dm.Resources(dtype=torch.float64, way=way),
+        )
         for way in ways
     ]
     for other in found[1:]:
@@ -134,10 +161,11 @@ def test_a_victim_meets_its_own_statistics_whoever_is_beside_it() -> None:
     attack = dm.presets.inverting_gradients(steps=20, signed=False)
     victims = some_victims(5)
     noise = dm.defenses.GaussianNoise(sigma=1e-3)
-    settings: dict[str, Any] = {"attack": attack, "batch_norm": "sent", "dtype": torch.float64, "defense": noise}
-    whole = dm.audit(images_model(), victims, workers=1, **settings)
-    side = dm.audit(images_model(), victims, workers=3, **settings)
-    alone = dm.audit(images_model(), victims.take(slice(3, 4)), **settings)
+    settings: dict[str, Any] = {"attack": attack, "updates": dm.Updates(batch_norm="sent"), "defense": noise}
+    one, three = (dm.Resources(dtype=torch.float64, workers=workers) for workers in (1, 3))
+    whole = dm.audit(images_model(), victims, **settings, resources=one)
+    side = dm.audit(images_model(), victims, **settings, resources=three)
+    alone = dm.audit(images_model(), victims.take(slice(3, 4)), **settings, resources=one)
     assert whole.settings["tile"] == 5
     assert side.settings["tile"] == 2
     assert torch.allclose(whole.images, side.images, atol=1e-6)
@@ -146,7 +174,7 @@ def test_a_victim_meets_its_own_statistics_whoever_is_beside_it() -> None:
 
 def test_digits_are_read_by_batch_statistics() -> None:
     attack = dm.presets.inverting_gradients(steps=200, tv=1e-3)
-    result = dm.audit(images_model(), some_victims(), attack=attack, batch_norm="batch")
+    result = dm.audit(images_model(), some_victims(), attack=attack, updates=dm.Updates(batch_norm="batch"))
     assert result.scores["scores"]["ssim"]["mean"] > 0.2 + result.scores["baseline"]["ssim"]["mean"]
 
 
@@ -173,35 +201,40 @@ def no_norm() -> nn.Module:
 
 ONE_VALUE = "one value a channel, (1, 16), which has no variance; take more images"
 REFUSED = [
-    (vectors_model(), {"batch_norm": "batch"}, ModelError, ONE_VALUE),
-    (vectors_model(), {"batch_norm": "sent"}, ModelError, ONE_VALUE),
-    (no_norm(), {"batch_norm": "batch"}, ModelError, "has no batch norm"),
+    (vectors_model(), {"updates": dm.Updates(batch_norm="batch")}, ModelError, ONE_VALUE),
+    (vectors_model(), {"updates": dm.Updates(batch_norm="sent")}, ModelError, ONE_VALUE),
+    (no_norm(), {"updates": dm.Updates(batch_norm="batch")}, ModelError, "has no batch norm"),
     (no_norm(), {"threat": ThreatModel(labels=True, statistics="sent")}, ModelError, "has no batch norm"),
     (untracked(), {}, ModelError, "no running statistics"),
-    (Functional(False), {"batch_norm": "batch"}, ModelError, "outside torch's layers"),
-    (Functional(False), {"batch_norm": "sent"}, ModelError, "outside torch's layers"),
-    (Functional(True), {"batch_norm": "sent"}, ModelError, "outside torch's layers"),
+    (Functional(False), {"updates": dm.Updates(batch_norm="batch")}, ModelError, "outside torch's layers"),
+    (Functional(False), {"updates": dm.Updates(batch_norm="sent")}, ModelError, "outside torch's layers"),
+    (Functional(True), {"updates": dm.Updates(batch_norm="sent")}, ModelError, "outside torch's layers"),
     (Functional(True), {}, ModelError, "no running statistics"),
-    (images_model(), {"batch_norm": "bacth"}, SettingError, "Did you mean 'batch'?"),
+    (images_model(), {"updates": dm.Updates(batch_norm="bacth")}, SettingError, "Did you mean 'batch'?"),
     (
         images_model(),
-        {"batch_norm": "sent", "threat": ThreatModel(labels=True, statistics="batch")},
+        {"updates": dm.Updates(batch_norm="sent"), "threat": ThreatModel(labels=True, statistics="batch")},
         SettingError,
         "say one of them",
     ),
     (
         images_model(),
-        {"batch_norm": "sent", "step": dm.clients.LocalTraining(steps=2, lr=0.1)},
+        {"updates": dm.Updates(batch_norm="sent"), "step": dm.clients.LocalTraining(steps=2, lr=0.1)},
         SettingError,
         "sent with one gradient",
     ),
     (
         images_model(),
-        {"batch_norm": "batch", "step": dm.clients.ClippedGradient(bound=1.0)},
+        {"updates": dm.Updates(batch_norm="batch"), "step": dm.clients.ClippedGradient(bound=1.0)},
         SettingError,
         "mixes the images",
     ),
-    (images_model(), {"batch_norm": "sent", "way": "chain"}, ModelError, "statistics of their own"),
+    (
+        images_model(),
+        {"updates": dm.Updates(batch_norm="sent"), "resources": dm.Resources(way="chain")},
+        ModelError,
+        "statistics of their own",
+    ),
 ]
 
 
@@ -218,15 +251,17 @@ def test_what_cannot_be_is_refused_in_one_line(
 def test_local_batches_of_one_value_a_channel_are_refused_in_one_line() -> None:
     step = dm.clients.LocalTraining(steps=2, lr=0.1, batch_size=1)
     with pytest.raises(ModelError, match="step cannot be taken: Expected more than 1 value per channel") as refused:
-        dm.audit(vectors_model(), some_victims(1, 2), attack=FEW, step=step, batch_norm="batch")
+        dm.audit(vectors_model(), some_victims(1, 2), attack=FEW, step=step, updates=dm.Updates(batch_norm="batch"))
     assert "\n" not in str(refused.value)
     pairs = replace(step, batch_size=2)
-    assert dm.audit(vectors_model(), some_victims(1, 4), attack=FEW, step=pairs, batch_norm="batch").records
+    assert dm.audit(
+        vectors_model(), some_victims(1, 4), attack=FEW, step=pairs, updates=dm.Updates(batch_norm="batch")
+    ).records
 
 
 def test_models_without_batch_norm_are_as_they_were() -> None:
-    for settings in ({}, {"batch_norm": "running"}):
-        assert dm.audit(no_norm(), some_victims(), attack=FEW, **settings).threat.statistics == "running"  # type: ignore[arg-type]
+    for updates in (dm.Updates(), dm.Updates(batch_norm="running")):
+        assert dm.audit(no_norm(), some_victims(), attack=FEW, updates=updates).threat.statistics == "running"
 
 
 def test_a_captured_update_comes_with_its_statistics() -> None:
@@ -235,12 +270,13 @@ def test_a_captured_update_comes_with_its_statistics() -> None:
     update = plain_update(model.train(), x, y)
     features = model[0](x).detach()  # type: ignore[index]
     pair = (features.mean((0, 2, 3)), features.var((0, 2, 3), correction=0))
-    given: dict[str, Any] = {"attack": FEW, "shape": (1, 28, 28), "batch": 2, "labels": y}
-    found = dm.reconstruct(model, update, batch_norm="sent", statistics={"1": pair}, **given)
+    plain = dm.Capture(update, (1, 28, 28), 2, y)
+    whole = plain._replace(statistics={"1": pair})
+    found = dm.reconstruct(model, whole, batch_norm="sent", attack=FEW)
     assert found.images.shape == (1, 2, 1, 28, 28)
-    audited = dm.audit(model, victims._replace(ids=("update",)), attack=FEW, batch_norm="sent")
+    audited = dm.audit(model, victims._replace(ids=("update",)), attack=FEW, updates=dm.Updates(batch_norm="sent"))
     assert float(found.match[0]) == pytest.approx(audited.records[0]["match"], rel=1e-3)
-    assert dm.reconstruct(model, update, batch_norm="batch", **given).match[0] != found.match[0]
+    assert dm.reconstruct(model, plain, batch_norm="batch", attack=FEW).match[0] != found.match[0]
     for statistics in (
         None,
         {},
@@ -250,6 +286,6 @@ def test_a_captured_update_comes_with_its_statistics() -> None:
         {"1": (pair[0], -pair[1])},
     ):
         with pytest.raises((SettingError, UpdateError), match="tatistics"):
-            dm.reconstruct(model, update, batch_norm="sent", statistics=statistics, **given)
+            dm.reconstruct(model, plain._replace(statistics=statistics), batch_norm="sent", attack=FEW)
     with pytest.raises(SettingError, match="only with it"):
-        dm.reconstruct(model, update, statistics={"1": pair}, **given)
+        dm.reconstruct(model, whole, attack=FEW)

@@ -25,6 +25,7 @@ from dosimeter.types import Curve, Ended, Outcome, Reconstruction, Victims
 
 SHAPE = (1, 6, 6)
 SEARCH = dm.presets.inverting_gradients(steps=8)
+QUIET = dm.Resources(progress=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +56,10 @@ def gradient(model: nn.Module, victims: Victims) -> dict[str, Tensor]:
 
 def audited(private: Victims, **more: object) -> dm.Captured:
     model = small_model()
-    given_: dict[str, object] = {
-        "attack": dm.presets.analytic(),
-        "shape": SHAPE,
-        "batch": private.batch,
-        "progress": False,
-    }
-    return dm.audit_update(model, gradient(model, private), **given_ | more)  # type: ignore[arg-type]
+    known = {key: more.pop(key) for key in ("labels", "lr", "batch", "shape", "statistics") if key in more}
+    capture = dm.Capture(gradient(model, private), **{"shape": SHAPE, "batch": private.batch} | known)  # type: ignore[arg-type]
+    given_: dict[str, object] = {"attack": dm.presets.analytic(), "resources": QUIET}
+    return dm.captured(model, capture, **given_ | more)  # type: ignore[arg-type]
 
 
 def test_an_exact_attack_is_certain_of_the_image_without_the_truth() -> None:
@@ -94,7 +92,9 @@ def test_noise_leaves_nothing_certain() -> None:
     model, truth = small_model(), some_victims(1)
     rng = torch.Generator().manual_seed(0)
     update = {n: g + 0.01 * torch.randn(g.shape, generator=rng) for n, g in gradient(model, truth).items()}
-    result = dm.audit_update(model, update, attack=dm.presets.analytic(), shape=SHAPE, progress=False)
+    result = dm.captured(
+        model, dm.Capture(update, SHAPE), attack=dm.presets.analytic(), resources=dm.Resources(progress=False)
+    )
     assert result.scores["certificate"]["share"] == 0.0
     assert result.certified is None
     assert standing.certainty(result).startswith("No image is certain")
@@ -108,8 +108,7 @@ def test_noise_leaves_nothing_certain() -> None:
 def test_an_update_that_cannot_be_a_mean_is_doubted(scale: float, shift: float, doubted: bool) -> None:
     model, truth = small_model(), some_victims(1, batch=3)
     update = {name: scale * g + shift for name, g in gradient(model, truth).items()}
-    given_: dict[str, object] = {"attack": dm.presets.labels_only(), "shape": SHAPE, "batch": 3, "progress": False}
-    result = dm.audit_update(model, update, **given_)  # type: ignore[arg-type]
+    result = dm.captured(model, dm.Capture(update, SHAPE, 3), attack=dm.presets.labels_only(), resources=QUIET)
     assert ("doubt" in result.scores["labels"]) is doubted
     assert ("least" in result.scores["labels"]) is not doubted
     assert ("Beware" in page.render(result)) is doubted
@@ -132,7 +131,7 @@ def test_shadows_are_an_ordinary_audit_with_the_same_attack() -> None:
     truth, shadows = some_victims(1), some_victims(3, seed=9)
     result = audited(truth, attack=SEARCH, shadows=shadows)
     attack = with_labels(SEARCH, None)
-    plain = dm.audit(small_model(), shadows, attack=attack, progress=False)
+    plain = dm.audit(small_model(), shadows, attack=attack, resources=dm.Resources(progress=False))
     said = result.scores["shadows"]
     assert said["matches"] == pytest.approx([record["match"] for record in plain.records])
     assert said["success"] == plain.scores["success"]
@@ -187,7 +186,12 @@ def test_the_least_counts_are_never_more_than_there_are(labels: list[int], seed:
 
 @cache
 def plain_audit(victims: int) -> auditing.Result:
-    return dm.audit(small_model(), some_victims(victims, seed=2), attack=dm.presets.analytic(), progress=False)
+    return dm.audit(
+        small_model(),
+        some_victims(victims, seed=2),
+        attack=dm.presets.analytic(),
+        resources=dm.Resources(progress=False),
+    )
 
 
 @cache
@@ -260,9 +264,10 @@ def test_a_delta_of_local_steps_is_audited_as_such() -> None:
     update = {name: (before[name] - p.detach()) / 0.2 for name, p in model.named_parameters()}
     step = dm.clients.LocalTraining(steps=3, lr=0.2)
     start = small_model()
-    given_: dict[str, object] = {"attack": dm.presets.analytic(), "shape": SHAPE, "progress": False}
-    right = dm.audit_update(start, update, step=step, **given_)  # type: ignore[arg-type]
-    wrong = dm.audit_update(start, update, **given_)  # type: ignore[arg-type]
+    right, wrong = (
+        dm.captured(start, dm.Capture(update, SHAPE), attack="analytic", step=made, resources=QUIET)
+        for made in (step, None)
+    )
     assert right.scores["certificate"]["verdict"] == "recovered"
     assert "least" not in right.scores["labels"]
     assert wrong.scores["certificate"]["verdict"] == "not determined"
@@ -273,10 +278,14 @@ def test_a_defense_that_changes_the_model_is_in_the_model_and_clipping_is_simula
     defense = dm.defenses.BY_NAME["precode"]()
     torch.manual_seed(1)
     model = defense.on_model(small_model(), SHAPE)
-    plain = auditing.make_target(model, SHAPE, auditing.Setting(attack=SEARCH), batch=1, labels=truth.labels[0])
-    update = {name: torch.full_like(p, 0.01) for name, p in plain.parameters.items()}
-    result = dm.audit_update(
-        model, update, attack=SEARCH, shape=SHAPE, defense=defense, shadows=shadows, progress=False
+    update = {name: torch.full_like(p, 0.01) for name, p in model.named_parameters()}
+    result = dm.captured(
+        model,
+        dm.Capture(update, SHAPE),
+        attack=SEARCH,
+        defense=defense,
+        shadows=shadows,
+        resources=dm.Resources(progress=False),
     )
     assert result.scores["shadows"]["updates"] == 2
     assert "least" not in result.scores["labels"]
@@ -286,18 +295,18 @@ def test_a_defense_that_changes_the_model_is_in_the_model_and_clipping_is_simula
 
 def noise_of_shadows(monkeypatch: pytest.MonkeyPatch, sigma: float, **more: object) -> float:
     """The deviation of what the defense adds to the shadows' updates."""
-    asked: list[auditing.Setting] = []
+    asked: list[dm.Audit] = []
     perform = auditing.captured.perform
 
-    def noted(model: nn.Module, shadows: Victims, setting: auditing.Setting, *rest: object, **named: object) -> object:
-        asked.append(setting)
-        return perform(model, shadows, setting, *rest, **named)  # type: ignore[arg-type]
+    def noted(audit: dm.Audit) -> dm.Result:
+        asked.append(audit)
+        return perform(audit)
 
     monkeypatch.setattr(auditing.captured, "perform", noted)
     shadows = some_victims(2, seed=8)
     audited(some_victims(1), attack=SEARCH, shadows=shadows, defense=dm.defenses.GaussianNoise(sigma=sigma), **more)
-    jobs = [Job(small_model(), shadows, s) for s in (asked[0], replace(asked[0], defense=dm.defenses.NoDefense()))]
-    noisy, clean = (job.observe(job.target, shadows)[0].gradient for job in jobs)
+    jobs = [Job(audit) for audit in (asked[0], replace(asked[0], defense=dm.defenses.NoDefense()))]
+    noisy, clean = (job.observe(shadows)[0].gradient for job in jobs)
     return float(torch.cat([(noisy[name] - clean[name]).flatten() for name in clean]).std())
 
 
@@ -393,7 +402,7 @@ def test_an_update_that_is_no_gradient_of_the_model_is_refused() -> None:
         ({first: update[first][:1]}, "has shape"),
     ):
         with pytest.raises(UpdateError, match=match):
-            dm.audit_update(model, update | bad, attack=dm.presets.analytic(), shape=SHAPE)
+            dm.captured(model, dm.Capture(update | bad, SHAPE), attack=dm.presets.analytic())
 
 
 def test_ctrl_c_while_the_certificate_is_made_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,7 +413,7 @@ def test_ctrl_c_while_the_certificate_is_made_is_heard(monkeypatch: pytest.Monke
     truth = some_victims(1)
     update, search = gradient(small_model(), truth), dm.presets.inverting_gradients(steps=2, labels="idlg")
     with pytest.raises(auditing.InterruptedCapture) as caught:
-        dm.audit_update(small_model(), update, attack=search, shape=SHAPE)
+        dm.captured(small_model(), dm.Capture(update, SHAPE), attack=search)
     assert caught.value.result.scores["certificate"]["verdict"] == "interrupted"
 
 

@@ -2,7 +2,7 @@
 
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,10 @@ import dosimeter as dm
 from dosimeter import defenses as d
 from dosimeter import store
 from dosimeter.attacks import AverageRounds, LeaveOut, RecoverKey, Search, degraded, likelihoods, treatments
-from dosimeter.auditing import Contender, Setting, Yardstick, audit_panel, conclude, contenders
+from dosimeter.auditing import Audit, Contender, audit_panel, conclude, contenders
 from dosimeter.auditing.channels import channel_of
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.panel import Revealed, strongest, verdict
-from dosimeter.auditing.target import as_attacked
 from dosimeter.channel import Channel, Hides
 from dosimeter.cli import app
 from dosimeter.defenses import Defense
@@ -47,8 +46,8 @@ def panel(defense: Defense, *, batch: int = 1) -> dict[str, object]:
 
 def channel(defense: Defense, model: nn.Module, *, batch: int = 1) -> Channel:
     victims = dm.pick(dm.load("mnist-5k"), 1, batch=batch, seed=0)
-    job = Job(model, victims, Setting(attack=dm.presets.inverting_gradients(), defense=defense))
-    return channel_of(defense, job.target, victims.labels[0], seed=0)
+    job = Job(Audit(model=model, victims=victims, attack=dm.presets.inverting_gradients(), defense=defense))
+    return channel_of(defense, job.client.target, victims.labels[0], seed=0)
 
 
 def met(defense: Defense, model: nn.Module, *, batch: int = 1) -> dict[str, Contender]:
@@ -115,8 +114,10 @@ def test_a_key_is_met_by_all_that_the_server_has_of_it() -> None:
 def test_updates_of_one_client_are_attacked_together() -> None:
     victims = dm.pick(dm.load("mnist-5k"), 5, seed=0)
     model = dm.models.build("lenet", shape=victims.shape, classes=10, mean=(0.0,), std=(1.0,), seed=0)
-    setting = Setting(attack=dm.presets.inverting_gradients(), defense=d.KeyLock(share="key"))
-    trials = {t.contender.attack.name: t for t in audit_panel(model, victims, setting, Yardstick(), steps=2)}
+    setting = Audit(
+        model=model, victims=victims, attack=dm.presets.inverting_gradients(), defense=d.KeyLock(share="key")
+    )
+    trials = {t.contender.attack.name: t for t in audit_panel(setting, steps=2)}
     assert {name for name, t in trials.items() if t.refused} <= {"ignore", "averaged", "eliminate", "analytic"}
     tied, alone = (trials[name].result for name in ("joint, one client's updates", "joint, four starts"))
     assert tied is not None
@@ -179,8 +180,8 @@ def test_what_no_attack_was_made_for_is_said() -> None:
     found = channel(Shuffle(), tiny())
     assert found == Channel((Hides(None),), ("Shuffle",))
     victims = dm.pick(dm.load("mnist-5k"), 1, seed=0)
-    setting = Setting(attack=dm.presets.inverting_gradients(), defense=Shuffle())
-    said = verdict(list(audit_panel(tiny(), victims, setting, Yardstick(), steps=1)))
+    setting = Audit(model=tiny(), victims=victims, attack=dm.presets.inverting_gradients(), defense=Shuffle())
+    said = verdict(list(audit_panel(setting, steps=1)))
     assert "for which no attack was made (measured on Shuffle)" in said
 
 
@@ -194,8 +195,10 @@ class Hide(Defense):
 
 def test_the_strongest_attack_and_the_control_speak() -> None:
     victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
-    setting = Setting(attack=dm.presets.inverting_gradients(), defense=d.GaussianNoise(sigma=1e-6))
-    trials = list(audit_panel(tiny(), victims, setting, Yardstick(), steps=150))
+    setting = Audit(
+        model=tiny(), victims=victims, attack=dm.presets.inverting_gradients(), defense=d.GaussianNoise(sigma=1e-6)
+    )
+    trials = list(audit_panel(setting, steps=150))
     best = strongest(trials)
     assert best.result is not None
     ran = [t.result for t in trials if t.result is not None and t.contender.role != "control"]
@@ -209,8 +212,8 @@ def test_the_strongest_attack_and_the_control_speak() -> None:
 
 def test_a_panel_takes_as_long_as_all_its_attacks(tmp_path: Path) -> None:
     victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
-    setting = Setting(attack=dm.presets.inverting_gradients(), defense=d.NoDefense())
-    trials = list(audit_panel(tiny(), victims, setting, Yardstick(), steps=5))
+    setting = Audit(model=tiny(), victims=victims, attack=dm.presets.inverting_gradients(), defense=d.NoDefense())
+    trials = list(audit_panel(setting, steps=5))
     whole, each = conclude(trials), [t.result.seconds for t in trials if t.result]
     assert len(each) == 3
     assert (whole.times, whole.seconds) == (each, sum(each))
@@ -235,8 +238,14 @@ def test_an_attack_that_solves_gives_up_and_says_of_whom(monkeypatch: pytest.Mon
     data = dm.load("mnist-5k", size=32)
     victims = dm.pick(data, 3, seed=0)
     model = dm.models.build("cnn", shape=data.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)
-    setting = Setting(attack=dm.presets.inverting_gradients(), defense=d.NoDefense(), workers=1)
-    trials = list(audit_panel(model, victims, setting, Yardstick(), steps=1))
+    setting = Audit(
+        model=model,
+        victims=victims,
+        attack=dm.presets.inverting_gradients(),
+        defense=d.NoDefense(),
+        resources=dm.Resources(workers=1),
+    )
+    trials = list(audit_panel(setting, steps=1))
     whole = conclude(trials)
     assert whole.status == "complete"
     untried = whole.panel[1]["unmeasured"]["out of time"]
@@ -250,8 +259,8 @@ def test_an_attack_that_solves_gives_up_and_says_of_whom(monkeypatch: pytest.Mon
 
 def test_a_control_that_fails_takes_the_verdict_back() -> None:
     victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
-    setting = Setting(attack=dm.presets.inverting_gradients(), defense=Hide())
-    trials = list(audit_panel(tiny(), victims, setting, Yardstick(), steps=1))
+    setting = Audit(model=tiny(), victims=victims, attack=dm.presets.inverting_gradients(), defense=Hide())
+    trials = list(audit_panel(setting, steps=1))
     said = verdict(trials)
     assert "reads 0 of 2 images (0 %, 95 % interval 0-66 %)" in said
     assert "says little of the defense" in said
@@ -259,8 +268,8 @@ def test_a_control_that_fails_takes_the_verdict_back() -> None:
 
 def test_the_verdict_does_not_contradict_an_attack_that_needs_no_help() -> None:
     victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
-    setting = Setting(attack=dm.presets.inverting_gradients(), defense=d.NoDefense())
-    trials = list(audit_panel(tiny(), victims, setting, Yardstick(), steps=1))
+    setting = Audit(model=tiny(), victims=victims, attack=dm.presets.inverting_gradients(), defense=d.NoDefense())
+    trials = list(audit_panel(setting, steps=1))
     assert {t.contender.attack.name: t.result.scores["success"]["hits"] for t in trials if t.result} == {
         "ig": 0,
         "analytic": 2,
@@ -323,8 +332,16 @@ def test_images_that_clients_transform_are_scored_as_well() -> None:
 def test_clients_transform_anew_in_every_round() -> None:
     victims = dm.pick(dm.load("mnist-5k"), 1, seed=0)
     moved = d.Ats(policy="2-3-7")  # each of them in one of two directions
-    job = Job(tiny(), victims, Setting(attack=dm.presets.inverting_gradients(), defense=moved, rounds=4))
-    first, *others = (seen.gradient["2.weight"] for seen in job.observe(job.target, victims))
+    job = Job(
+        Audit(
+            model=tiny(),
+            victims=victims,
+            attack=dm.presets.inverting_gradients(),
+            defense=moved,
+            updates=dm.Updates(rounds=4),
+        )
+    )
+    first, *others = (seen.gradient["2.weight"] for seen in job.observe(victims))
     assert not all(torch.equal(first, other) for other in others)
 
 
@@ -352,7 +369,7 @@ def test_the_cost_of_differential_privacy_and_what_is_seen_stand_beside_the_numb
     victims = dm.pick(dm.load("mnist-5k", size=8), 2, seed=0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     attack = dm.presets.inverting_gradients(steps=1)
-    result = dm.audit(model, victims, attack=attack, defense=d.DpSgd(), same_client=2)
+    result = dm.audit(model, victims, attack=attack, defense=d.DpSgd(), updates=dm.Updates(same_client=2))
     assert "epsilon" in result.settings["differential privacy"]
     assert result.threat.same_client == 2
     said = {grant.what: grant.value for grant in grants(result.threat)}
@@ -373,7 +390,14 @@ def test_a_shortcut_around_the_noise_stands_beside_the_numbers() -> None:
 
     victims = dm.pick(dm.load("mnist-5k", size=8), 1, seed=0)
     around, last = (
-        Job(Skip(), victims, Setting(attack=dm.presets.inverting_gradients(), defense=d.Precode(k=4, position=at)))
+        Job(
+            Audit(
+                model=Skip(),
+                victims=victims,
+                attack=dm.presets.inverting_gradients(),
+                defense=d.Precode(k=4, position=at),
+            )
+        )
         for at in (1, None)
     )
     assert around.settings()["shortcut"] == "carries the image around the noise before inner"
@@ -397,15 +421,17 @@ def test_an_attack_that_uses_the_defenses_settings_is_refused_where_they_are_wit
     victims = dm.pick(dm.load("mnist-5k"), 1, seed=0)
     unknown = dm.ThreatModel(labels=True, defense=False)
     noise = d.GaussianNoise(sigma=0.1)
+    setting = Audit(
+        model=tiny(), victims=victims, attack=dm.presets.inverting_gradients(), defense=noise, threat=unknown
+    )
     for one in met(noise, tiny()).values():
-        setting = Setting(attack=one.attack, defense=noise, threat=unknown, rounds=one.rounds)
+        whole = replace(setting, attack=one.attack, updates=dm.Updates(rounds=one.rounds))
         if one.attack.name == "density":
             with pytest.raises(SettingError, match="settings of the defense, which the threat model withholds"):
-                setting.granted()
+                whole.granted()
         else:
-            assert not setting.granted().defense
-    setting = Setting(attack=dm.presets.inverting_gradients(), defense=noise, threat=unknown)
-    trials = list(audit_panel(tiny(), victims, setting, Yardstick(), steps=1))
+            assert not whole.granted().defense
+    trials = list(audit_panel(setting, steps=1))
     assert [t.contender.attack.name for t in trials if t.refused] == ["density"]
 
 
@@ -415,7 +441,9 @@ def test_a_clipping_bound_that_is_withheld_is_not_simulated() -> None:
     given = {}
     for knows in (True, False):
         threat = dm.ThreatModel(labels=True, defense=knows)
-        job = Job(tiny(), victims, Setting(attack=attack, defense=d.DpSgd(sigma=0.0, clip=0.01), threat=threat))
-        given[knows] = as_attacked(job.target, job.threat, 1).step
+        job = Job(
+            Audit(model=tiny(), victims=victims, attack=attack, defense=d.DpSgd(sigma=0.0, clip=0.01), threat=threat)
+        )
+        given[knows] = job.attacker.target.step
     assert given[False] is None
     assert given[True] is not None

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dosimeter as dm
-from dosimeter.auditing import Setting, estimate
+from dosimeter.auditing import Audit, estimate, explain
 from dosimeter.errors import SettingError
 from dosimeter.types import Observation, Reconstruction, Step, Target, Trained, Watch
 
@@ -83,12 +83,13 @@ def test_a_client_draws_its_order_from_a_stream_of_its_own() -> None:
 
 
 def test_an_audit_by_guessing_says_what_was_guessed_and_how_often_it_was_right() -> None:
-    result = dm.audit(small_model(), some_victims(), attack=GUESS, step=STEP, explain=True)
+    result = dm.audit(small_model(), some_victims(), attack=GUESS, step=STEP)
     assert [(r["guessed_steps"], r["guessed_lr"]) for r in result.records] == [(2, 0.01)] * 2
     assert (result.scores["trained"]["hits"], result.scores["trained"]["of"]) == (2, 2)
     assert result.threat == dm.ThreatModel(labels=True, local_steps=False)
     assert result.settings["attack_name"] == "ig-guess"
-    assert result.explanation
+    whole = dm.Audit(model=small_model(), victims=some_victims(), attack=GUESS, step=STEP)
+    assert explain(whole)
     wrong = dm.audit(small_model(), some_victims(), attack=replace(GUESS, guesses=(1, 4)), step=STEP)
     assert wrong.scores["trained"]["hits"] == 0
     told = dm.audit(small_model(), some_victims(), attack=SEARCH, step=STEP)
@@ -106,23 +107,22 @@ def test_a_captured_update_of_torchs_own_training_is_read() -> None:
         optimiser.step()
     after = dict(trained.named_parameters())
     change = {name: (p - after[name]).detach() for name, p in model.named_parameters()}
-    given: dict[str, Any] = {"shape": (1, 28, 28), "labels": victims.labels[0]}
+    sent = dm.Capture(change, (1, 28, 28), labels=victims.labels[0])
+    slopes = sent._replace(update={n: g / 0.05 for n, g in change.items()})
     momentum = dm.clients.optimisers.SGD(momentum=0.9)
     step = dm.clients.LocalTraining(steps=3, lr=0.05, optimiser=momentum)
     attack = dm.presets.inverting_gradients(steps=80, tv=1e-3)
-    found = dm.reconstruct(model, {n: g / 0.05 for n, g in change.items()}, attack=attack, step=step, **given)
+    found = dm.reconstruct(model, slopes, attack=attack, step=step)
     assert float(dm.metrics.ssim(found.images[0].clamp(0, 1), victims.images[0])) > 0.6
     guess = dm.GuessSteps(attack=SEARCH, guesses=(1, 3, 6), trial=10)
     untold = step.untold(1, steps=False, lr=True)
-    assert dm.reconstruct(
-        model, {n: g / 0.05 for n, g in change.items()}, attack=guess, step=untold, **given
-    ).trained == (Trained(3, 0.05),)
+    assert dm.reconstruct(model, slopes, attack=guess, step=untold).trained == (Trained(3, 0.05),)
     guess = dm.GuessSteps(attack=SEARCH, guesses=(), rates=(0.01, 0.05), trial=10)
     untold = step.untold(1, steps=True, lr=False)
-    found = dm.reconstruct(model, change, attack=guess, step=untold, **given)
+    found = dm.reconstruct(model, sent, attack=guess, step=untold)
     assert found.trained == (Trained(3, 0.05),)
     with pytest.raises(SettingError, match="nothing to guess"):
-        dm.reconstruct(model, change, attack=guess, **given)
+        dm.reconstruct(model, sent, attack=guess)
 
 
 REFUSED: list[tuple[dm.types.Attack, dict[str, Any], str]] = [
@@ -147,8 +147,14 @@ def test_what_cannot_be_guessed_is_refused_before_any_work(
 
 def test_more_local_steps_take_more_memory_whoever_simulates_them() -> None:
     def planned(attack: dm.types.Attack, steps: int) -> float:
-        setting = Setting(attack=attack, step=dm.clients.LocalTraining(steps=steps, lr=0.1), workers=1)
-        return estimate(small_model(), some_victims(), setting)["bytes"]
+        setting = Audit(
+            model=small_model(),
+            victims=some_victims(),
+            attack=attack,
+            step=dm.clients.LocalTraining(steps=steps, lr=0.1),
+            resources=dm.Resources(workers=1),
+        )
+        return estimate(setting)["bytes"]
 
     one, two, guessed = planned(SEARCH, 1), planned(SEARCH, 2), planned(replace(GUESS, guesses=(1, 9)), 2)
     assert one < two < guessed

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import dosimeter as dm
 from dosimeter import auditing
-from dosimeter.auditing import Outcome, Setting, Yardstick, audit_panel, conclude
+from dosimeter.auditing import Audit, Outcome, audit_panel, conclude
 from dosimeter.defenses import Moment
 from dosimeter.reports import print_result
 from dosimeter.reports.page import render
@@ -38,14 +38,16 @@ def victims(n: int = 2, batch: int = 1) -> Victims:
 
 def audited(attack: Attack, defense: dm.Defense | None = None, batch: int = 1) -> dm.Result:
     names = {"model": "small", "data": "noise", "channel": "the update as it is"}
-    return dm.audit(small_model(), victims(batch=batch), attack=attack, defense=defense, names=names, progress=False)
+    quiet = dm.Resources(progress=False)
+    made = {"model": small_model(), "victims": victims(batch=batch), "attack": attack}
+    return dm.perform(dm.Audit(**made, defense=defense or dm.defenses.NoDefense(), names=names, resources=quiet))
 
 
 def captured(attack: Attack, scale: float) -> dm.Captured:
     model, one = small_model(), victims(1)
     slopes = torch.autograd.grad(F.cross_entropy(model(one.images[0]), one.labels[0]), list(model.parameters()))
     update = {name: scale * g for (name, _), g in zip(model.named_parameters(), slopes, strict=True)}
-    return dm.audit_update(model, update, attack=attack, shape=SHAPE, progress=False)
+    return dm.captured(model, dm.Capture(update, SHAPE), attack=attack, resources=dm.Resources(progress=False))
 
 
 def everywhere(result: Outcome) -> list[str]:
@@ -141,7 +143,12 @@ def test_one_zero_update_among_others_leaves_them_alone() -> None:
     some.images[1] = 0.0
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 24, bias=False), nn.ReLU(), nn.Linear(24, 5, bias=False))
-    result = dm.audit(model, some, attack=dm.presets.inverting_gradients(steps=2, labels="idlg"), progress=False)
+    result = dm.audit(
+        model,
+        some,
+        attack=dm.presets.inverting_gradients(steps=2, labels="idlg"),
+        resources=dm.Resources(progress=False),
+    )
     assert result.scores["unmeasured"] == {"zero update": 1}
     assert [record["label_used"] for record in result.records] == [0, None]
 
@@ -156,7 +163,7 @@ def test_a_captured_update_that_is_zero_is_noticed(attack: Attack) -> None:
     assert result.scores["certificate"].get("share", 0.0) == 0.0
     assert all("The update is zero" in text for text in everywhere(result) if text[0] != "{")
     assert "recovered: class" not in everywhere(result)[0]
-    seen = dm.reconstruct(small_model(), zeros(), attack=attack, shape=SHAPE, labels=torch.tensor([0]))
+    seen = dm.reconstruct(small_model(), dm.Capture(zeros(), SHAPE, labels=torch.tensor([0])), attack=attack)
     assert seen.outcomes == ("zero update",)
 
 
@@ -171,8 +178,10 @@ def test_a_search_that_diverges_on_a_captured_update_is_said() -> None:
 
 
 def test_a_panel_says_which_attack_measured_nothing() -> None:
-    setting = Setting(attack=DIVERGING, defense=ZERO)
-    result = conclude(list(audit_panel(small_model(), victims(), setting, Yardstick(), steps=1, progress=False)))
+    setting = Audit(
+        model=small_model(), victims=victims(), attack=DIVERGING, defense=ZERO, resources=dm.Resources(progress=False)
+    )
+    result = conclude(list(audit_panel(setting, steps=1)))
     assert all(row["unmeasured"] == {"zero update": 2} for row in result.panel if row["role"] != "control")
     assert result.unmeasured.count("The update is zero") == 1
     assert "The update is zero" in result.verdict + everywhere(result)[0]

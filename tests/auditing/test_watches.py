@@ -10,9 +10,8 @@ from torch import nn
 
 import dosimeter as dm
 from dosimeter.attacks import LabelsOnly
-from dosimeter.auditing import Setting, Yardstick, audit_panel
+from dosimeter.auditing import Audit, audit_panel
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.target import as_attacked
 from dosimeter.auditing.watches import Place, Watches
 from dosimeter.types import Ended, Outcome, Reconstruction
 
@@ -34,8 +33,8 @@ def some(n: int = 2) -> dm.Victims:
 
 
 def found() -> Reconstruction:
-    job = Job(small(), some(), Setting(attack=LabelsOnly()))
-    return LabelsOnly()(as_attacked(job.target, job.threat, 1), job.observe(job.target, some()), seed=0)
+    job = Job(Audit(model=small(), victims=some(), attack=LabelsOnly()))
+    return LabelsOnly()(job.attacker.target, job.observe(some()), seed=0)
 
 
 def test_a_bar_counts_the_steps_of_all_tiles() -> None:
@@ -82,8 +81,13 @@ def test_the_time_left_is_that_of_all_attacks(monkeypatch: pytest.MonkeyPatch) -
 def test_a_panel_says_at_which_attack_and_step_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("COLUMNS", "200")
-    setting = Setting(attack=dm.presets.inverting_gradients(), workers=1)
-    for _ in audit_panel(small(), some(), setting, Yardstick(), steps=300, progress=True):
+    setting = Audit(
+        model=small(),
+        victims=some(),
+        attack=dm.presets.inverting_gradients(),
+        resources=dm.Resources(workers=1, progress=True),
+    )
+    for _ in audit_panel(setting, steps=300):
         pass
     said = sys.stderr.getvalue()  # type: ignore[attr-defined]
     assert "attack 1 of 3: ig, 2 victims" in said

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 import dosimeter as dm
 from dosimeter import clients, models, rng
 from dosimeter.attacks.key import recover
-from dosimeter.auditing import Setting
+from dosimeter.auditing import Audit
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.target import as_attacked
 from dosimeter.defenses import Cvb, Defense, DpSgd, Dropout, KeyLock, NoBias, Ppp, Precode, Soteria
 from dosimeter.defenses.bottleneck import Bottleneck
 from dosimeter.defenses.fedkl import HiddenLock, Lock
@@ -63,8 +62,10 @@ def test_soteria_defends_a_layer_of_the_models(before: Defense, turned: bool) ->
     own = "6.layer" if isinstance(before, Precode) else "6"
     assert Soteria().defended(target.model, SHAPE) == own
     victims = Victims(torch.rand(1, 1, *SHAPE), torch.tensor([[2]]), torch.zeros(1, 1), ("train:0",))
-    job = Job(network(), victims, Setting(attack=dm.attacks.presets.inverting_gradients(steps=1), defense=chain))
-    (seen,) = job.observe(job.target, victims)
+    job = Job(
+        Audit(model=network(), victims=victims, attack=dm.attacks.presets.inverting_gradients(steps=1), defense=chain)
+    )
+    (seen,) = job.observe(victims)
     weight = seen.gradient[f"{own}.weight"][0]
     assert int((weight == 0).all(0).sum()) >= int(0.8 * 24)
     with pytest.raises(SettingError, match="fully connected layer"):
@@ -193,9 +194,18 @@ def test_the_truth_explains_an_update_of_several_gradients(
     images, labels = torch.rand(2, 3, *SHAPE), torch.randint(5, (2, 3))
     victims = Victims(images, labels, torch.arange(6).reshape(2, 3), ("train:0", "train:1"))
     attack = dm.attacks.presets.inverting_gradients(secrets="known")
-    job = Job(network(), victims, Setting(attack=attack, defense=defense, step=step, dtype=torch.float64))
-    (seen,) = job.observe(job.target, victims)
-    matcher = Matcher(as_attacked(job.target, job.threat, 3), seen.gradient)
+    job = Job(
+        Audit(
+            model=network(),
+            victims=victims,
+            attack=attack,
+            defense=defense,
+            step=step,
+            resources=dm.Resources(dtype=torch.float64),
+        )
+    )
+    (seen,) = job.observe(victims)
+    matcher = Matcher(job.attacker.target, seen.gradient)
     drawn, norms = seen.secrets or {}, matcher.norms.sum(1)
     right = matcher(images.double(), labels, torch.arange(2), drawn)
     wrong = matcher(images.double(), labels, torch.arange(2), {name: u.flip(-1) for name, u in drawn.items()})
@@ -217,6 +227,8 @@ def test_local_steps_by_sgd_give_the_key_away() -> None:
 @pytest.mark.parametrize("defense", [Precode(k=4), Cvb(position=1), Dropout()], ids=repr)
 def test_local_training_with_a_draw_for_every_pass_is_refused(defense: Defense) -> None:
     victims = Victims(torch.rand(1, 2, *SHAPE), torch.tensor([[1, 2]]), torch.zeros(1, 2), ("train:0",))
-    setting = Setting(attack=dm.attacks.presets.inverting_gradients(), defense=defense, step=STEP)
+    setting = Audit(
+        model=network(), victims=victims, attack=dm.attacks.presets.inverting_gradients(), defense=defense, step=STEP
+    )
     with pytest.raises(SettingError, match="new numbers inside the model in every pass"):
-        Job(network(), victims, setting)
+        Job(setting)

@@ -152,15 +152,17 @@ class Loud(defenses.Precode):
     ("defense", "kept"), [(Loud(k=4), False), (defenses.KeyLock(key=8), True)], ids=["image", "client"]
 )
 def test_audits_draw_for_images_in_every_round_and_for_clients_once(defense: Defense, kept: bool) -> None:
-    setting = auditing.Setting(
+    victims = pick(dataset(), 2, seed=0)
+    setting = auditing.Audit(
+        model=model(),
+        victims=victims,
         attack=dm.presets.inverting_gradients(steps=1),
         defense=defense,
-        rounds=2,
         threat=dm.ThreatModel(secrets=True, labels=True),
+        updates=dm.Updates(rounds=2),
     )
-    victims = pick(dataset(), 2, seed=0)
-    job = Job(model(), victims, setting)
-    first, second = (seen.secrets for seen in job.observe(job.target, victims))
+    job = Job(setting)
+    first, second = (seen.secrets for seen in job.observe(victims))
     assert first is not None
     assert second is not None
     assert all(torch.equal(value, second[name]) == kept for name, value in first.items())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dosimeter import clients, defenses, pick, presets, servers
-from dosimeter.auditing import Setting, Yardstick, perform
+from dosimeter.auditing import Audit, perform
 from dosimeter.errors import OutputError, SettingError
 from dosimeter.federated import Federation, Training, as_audited, train
 from dosimeter.federated import leakage as module
@@ -17,14 +17,13 @@ from dosimeter.reports.training import write_leakage, write_training
 from small_federation import federation
 
 
-def setting(steps: int = 5) -> Setting:
-    return Setting(attack=presets.inverting_gradients(steps=steps))
+def audit(task: Federation, steps: int = 5, victims: int = 3) -> Audit:
+    return Audit(model=task.model, victims=pick(task.dataset, victims), attack=presets.inverting_gradients(steps=steps))
 
 
 def followed(task: Federation, folder: str | Path, at: set[int], steps: int = 5) -> list[Point]:
-    victims = pick(task.dataset, 3)
     tampers = [servers.Honest(), servers.PermutedRows()]
-    return follow(task, victims, setting(steps), Yardstick(), at=at, servers=tampers, folder=folder)
+    return follow(task, audit(task, steps), at=at, servers=tampers, folder=folder)
 
 
 def test_a_point_is_the_audit_of_the_model_at_that_round(tmp_path: Path) -> None:
@@ -36,7 +35,7 @@ def test_a_point_is_the_audit_of_the_model_at_that_round(tmp_path: Path) -> None
     trained = train(replace(task, protocol=replace(task.protocol, rounds=2)))
     model = task.template.__class__(*task.template)  # the same layers
     model.load_state_dict(trained.state)
-    result = perform(model, pick(task.dataset, 3), setting(), Yardstick())
+    result = perform(replace(audit(task), model=model))
     assert points[2]["ssim"] == pytest.approx(result.scores["scores"]["ssim"]["mean"], abs=1e-6)
     assert points[2]["accuracy"] == trained.history[-1]["accuracy"]
 
@@ -44,7 +43,7 @@ def test_a_point_is_the_audit_of_the_model_at_that_round(tmp_path: Path) -> None
 def test_norms_are_those_of_the_gradients(tmp_path: Path) -> None:
     task = federation(rounds=1)
     victims = pick(task.dataset, 10)
-    norms = update_norms(task, victims, setting())
+    norms = update_norms(audit(task, victims=10))
     target = task.target(task.template.eval())
     for at, norm in enumerate(norms):
         gradient = clients.gradient(target, victims.images[at], victims.labels[at])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dosimeter import defenses, pick, presets, spec
-from dosimeter.auditing import Setting, Yardstick, perform
+from dosimeter.auditing import Audit, perform
 from dosimeter.defenses import Defense
 from dosimeter.errors import SettingError
 from dosimeter.federated import Federation
@@ -23,9 +23,7 @@ def comparison(seeds: int = 1, **more: object) -> Comparison:
 
     return Comparison(
         federation=make,
-        victims=pick(make(0).dataset, 3),
-        setting=Setting(attack=presets.inverting_gradients(steps=5)),
-        yardstick=Yardstick(),
+        whole=Audit(model=make(0).model, victims=pick(make(0).dataset, 3), attack=presets.inverting_gradients(steps=5)),
         steps=5,
         seeds=seeds,
         **more,  # type: ignore[arg-type]
@@ -52,7 +50,7 @@ def test_a_balance_has_both_sides(tmp_path: Path) -> None:
 def test_accuracy_is_that_of_a_round_that_the_test_split_did_not_choose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation: float
 ) -> None:
-    one = perform(federation().model, comparison().victims, comparison().setting, Yardstick())
+    one = perform(comparison().whole)
     monkeypatch.setattr(Comparison, "audit", lambda *_: one)  # whose panel is not what this is about
 
     def make(seed: int) -> Federation:

@@ -9,9 +9,8 @@ from torch import nn
 import dosimeter as dm
 from dosimeter import defenses, models
 from dosimeter.attacks import AverageRounds, generators, presets
-from dosimeter.auditing import Result, Setting
+from dosimeter.auditing import Audit, Result
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.target import as_attacked
 from dosimeter.errors import SettingError
 from dosimeter.types import Attack, Victims
 
@@ -96,7 +95,9 @@ def built(model: str) -> nn.Module:
 
 
 def run(case: Case, model: str) -> Result:
-    return dm.audit(built(model), victims(), attack=case.attack, defense=case.defense, progress=False)
+    return dm.audit(
+        built(model), victims(), attack=case.attack, defense=case.defense, resources=dm.Resources(progress=False)
+    )
 
 
 def gain(result: Result) -> float:
@@ -146,7 +147,7 @@ ENDED = CASES | {
 def test_every_attack_ends_as_soon_as_its_watch_says_so(name: str, at: int) -> None:
     """At its third word too, which is within the work on its first victim for all but those that take a moment."""
     case, some = ENDED[name], victims(3 if name == "labels" else 1)
-    job = Job(built("lenet"), some, Setting(attack=case.attack, defense=case.defense))
+    job = Job(Audit(model=built("lenet"), victims=some, attack=case.attack, defense=case.defense))
     calls = 0
 
     def watch(*, done: int, total: int, match: float, active: int) -> None:
@@ -156,8 +157,8 @@ def test_every_attack_ends_as_soon_as_its_watch_says_so(name: str, at: int) -> N
         if calls == at:
             raise KeyboardInterrupt
 
-    target = as_attacked(job.target, job.threat, some.batch)
-    found = case.attack(target, job.observe(job.target, some), seed=0, watch=watch)
+    target = job.attacker.target
+    found = case.attack(target, job.observe(some), seed=0, watch=watch)
     assert calls == at
     assert found.outcomes[-1] == "interrupted"
     assert found.images.shape == some.images.shape

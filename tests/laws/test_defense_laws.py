@@ -94,7 +94,13 @@ def test_it_runs_or_says_why_not(attack: str, defense: str) -> None:
     reason = REFUSED.get((attack, defense))
 
     def run() -> dm.Result:
-        return dm.audit(network(), victims(), attack=attacks()[attack], defense=DEFENSES[defense], progress=False)
+        return dm.audit(
+            network(),
+            victims(),
+            attack=attacks()[attack],
+            defense=DEFENSES[defense],
+            resources=dm.Resources(progress=False),
+        )
 
     if reason is None:
         result = run()

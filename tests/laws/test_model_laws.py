@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from dosimeter import clients, engine, models
 from dosimeter.attacks import presets
-from dosimeter.auditing import Setting
+from dosimeter.auditing import Audit, Resources, Updates
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.target import as_attacked
 from dosimeter.errors import ModelError
 from dosimeter.types import BatchNorm, Observation, Target, Victims
 from engine.test_engine_statistics import Told
@@ -70,9 +69,17 @@ def observe(name: str, mode: BatchNorm) -> Seen:
     for layer in norms(model).values():  # as after some training
         layer.running_mean.uniform_(-0.1, 0.1)  # type: ignore[union-attr]
         layer.running_var.uniform_(0.8, 1.2)  # type: ignore[union-attr]
-    job = Job(model, victims, Setting(attack=presets.inverting_gradients(), batch_norm=mode, dtype=torch.float64))
-    seen = job.observe(job.target, victims)[0]
-    return Seen(model, job.target, as_attacked(job.target, job.threat, BATCH), victims, seen)
+    job = Job(
+        Audit(
+            model=model,
+            victims=victims,
+            attack=presets.inverting_gradients(),
+            updates=Updates(batch_norm=mode),
+            resources=Resources(dtype=torch.float64),
+        )
+    )
+    seen = job.observe(victims)[0]
+    return Seen(model, job.client.target, job.attacker.target, victims, seen)
 
 
 def gradients(model: nn.Module, images: Tensor, labels: Tensor, **how: bool) -> list[Tensor]:

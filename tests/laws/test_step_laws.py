@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dosimeter import defenses, federated, presets, rng
-from dosimeter.auditing import Setting
+from dosimeter.auditing import Audit, Updates
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.shadows import InPlace
 from dosimeter.defenses import Defense
@@ -55,17 +55,19 @@ def trained(defense: Defense, lr: float, perturbed: str) -> tuple[dict[str, torc
     images, labels = task.images("train", places), task.labels("train", places)
     victims = Victims(images[None], labels[None], torch.as_tensor(places)[None], ("one",))
     audited = federated.as_audited(task, federated.Training(before, {}, []))
-    setting = Setting(
+    setting = Audit(
+        model=task.template,
+        victims=victims,
         attack=presets.inverting_gradients(steps=1),
         defense=InPlace(inner=audited, lr=lr) if perturbed == "update" else audited,
-        batch_norm="batch" if "KeyLock" in repr(defense) else None,
+        updates=Updates(batch_norm="batch" if "KeyLock" in repr(defense) else None),
     )
-    return {name: (before[name] - tensor) / lr for name, tensor in sent.items()}, Job(task.template, victims, setting)
+    return {name: (before[name] - tensor) / lr for name, tensor in sent.items()}, Job(setting)
 
 
 def check(defense: Defense, lr: float, perturbed: str) -> None:
     update, job = trained(defense, lr, perturbed)
-    (seen,) = job.observe(job.target, job.victims)
+    (seen,) = job.observe(job.victims)
     assert seen.gradient.keys() <= update.keys()
     for name, g in seen.gradient.items():
         assert torch.allclose(update[name], g[0], atol=1e-5, rtol=1e-4), name

@@ -16,14 +16,15 @@ def small_audit(channels: int, victims: int, batch: int, **names: object) -> aud
     ids = tuple(f"train:{'+'.join(map(str, row))}" for row in indices.tolist())
     scale = {"mean": (0.5,) * channels, "std": (0.25,) * channels}
     model = models.build("cnn", shape=(channels, 32, 32), classes=10, seed=0, **scale)
-    return auditing.audit(
-        model,
-        Victims(images, labels, indices, ids),
+    whole = auditing.Audit(
+        model=model,
+        victims=Victims(images, labels, indices, ids),
         attack=presets.inverting_gradients(steps=3, labels="idlg" if batch == 1 else "known"),
-        decoys=torch.rand(9, channels, 32, 32, generator=rng),
         names={"model": "cnn", "data": "noise"} | names,
-        progress=False,
+        resources=auditing.Resources(progress=False),
+        scoring=auditing.Scoring(decoys=torch.rand(9, channels, 32, 32, generator=rng)),
     )
+    return auditing.perform(whole)
 
 
 @pytest.fixture(scope="session")

@@ -3,17 +3,19 @@
 The truth meets the attack's images only in `judge`, after the attack has returned.
 """
 
-from dosimeter.auditing.captured import audit_update, examine
+from dosimeter.auditing.captured import examine
 from dosimeter.auditing.contenders import Contender, contenders
-from dosimeter.auditing.judge import Yardstick
+from dosimeter.auditing.judge import Scoring
 from dosimeter.auditing.panel import Trial, audit_panel, conclude
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Outcome, Result
-from dosimeter.auditing.run import audit, estimate, perform
+from dosimeter.auditing.run import estimate, explain, perform
 from dosimeter.auditing.seeing import Capture, reconstruct
-from dosimeter.auditing.setting import Setting
-from dosimeter.auditing.target import make_target
+from dosimeter.auditing.setting import Audit, Resources, Updates, part
+from dosimeter.auditing.verbs import AUTO, STEPS, audit, auto
 
 __all__ = [
+    "AUTO",
+    "Audit",
     "Capture",
     "Captured",
     "Contender",
@@ -21,17 +23,20 @@ __all__ = [
     "InterruptedCapture",
     "Outcome",
     "Result",
-    "Setting",
+    "Resources",
+    "STEPS",
+    "Scoring",
     "Trial",
-    "Yardstick",
+    "Updates",
     "audit",
     "audit_panel",
-    "audit_update",
+    "auto",
     "conclude",
     "contenders",
     "estimate",
     "examine",
-    "make_target",
+    "explain",
+    "part",
     "perform",
     "reconstruct",
 ]

@@ -11,7 +11,7 @@ from dosimeter.attacks.analytic.certificate import ENTRY_ROUNDING, IMAGE
 from dosimeter.attacks.counts import least_counts
 from dosimeter.attacks.last_layer import find_last_layer
 from dosimeter.auditing.seeing import Seen
-from dosimeter.auditing.setting import Setting
+from dosimeter.auditing.setting import Audit
 from dosimeter.defenses import NoDefense
 from dosimeter.errors import DosimeterError, SettingError
 from dosimeter.types import UNTOLD, Reconstruction
@@ -25,20 +25,20 @@ class Certificate(NamedTuple):
     cut: bool = False  # solving for it was interrupted
 
 
-def certify(seen: Seen, setting: Setting, found: Reconstruction, *, cut: bool = False) -> Certificate:
+def certify(seen: Seen, audit: Audit, found: Reconstruction, *, cut: bool = False) -> Certificate:
     """Which share of the image the equations determine: by the attack that ran, or by the analytic one beside it.
 
     After Ctrl-C (`cut`) nothing more is solved for.
     """
-    name = setting.attack.name
+    name = audit.attack.name
     if not found.determined and cut:
         return Certificate({"refused": "The audit was interrupted before anything was solved for."}, None)
     if not found.determined:
         known = seen.observation.labels is not None
         solver = Analytic(labels=labels_.Known() if known else labels_.FromLastLayer())
         try:
-            solver.check(seen.target, seen.observation.batch)
-            found, name = solver(seen.target, [seen.observation], seed=setting.seed), solver.name
+            solver.check(seen.attacker.target, seen.observation.batch)
+            found, name = solver(seen.attacker.target, [seen.observation], seed=audit.seed), solver.name
         except DosimeterError as reason:
             return Certificate({"refused": str(reason)}, None)
     holds = found.outcomes[0].explains
@@ -54,26 +54,26 @@ def certify(seen: Seen, setting: Setting, found: Reconstruction, *, cut: bool = 
     return Certificate(said, found.images.cpu().float().clamp(0, 1) if share else None, found.interrupted)
 
 
-def labels_said(seen: Seen, setting: Setting, found: Reconstruction) -> dict[str, Any]:
+def labels_said(seen: Seen, audit: Audit, found: Reconstruction) -> dict[str, Any]:
     """The labels that the attack used, and how often each class occurs at least."""
     told = found.labels is not None and not (found.labels[0] == UNTOLD).any()
     labels = found.labels[0].tolist() if found.labels is not None and told else None
-    source = "granted" if setting.granted().labels else "recovered"
+    source = "granted" if audit.granted().labels else "recovered"
     said: dict[str, Any] = {"source": source if told else "none", "found": labels}
-    return said | _least(seen, setting)
+    return said | _least(seen, audit)
 
 
-def _least(seen: Seen, setting: Setting) -> dict[str, Any]:
+def _least(seen: Seen, audit: Audit) -> dict[str, Any]:
     """How often each class occurs at least, from one gradient that nothing was done to, or why that cannot be."""
-    if seen.client.step is not None or setting.defense != NoDefense() or seen.client.secrets:
+    if seen.client.target.step is not None or audit.defense != NoDefense() or seen.client.target.secrets:
         return {}
     try:
-        _, bias = find_last_layer(seen.target).gradients(seen.observation)
+        _, bias = find_last_layer(seen.attacker.target).gradients(seen.observation)
     except SettingError:
         return {}
     if bias is None:
         return {}
-    batch, rounding = seen.observation.batch, ENTRY_ROUNDING * torch.finfo(seen.target.mean.dtype).eps
+    batch, rounding = seen.observation.batch, ENTRY_ROUNDING * torch.finfo(seen.attacker.target.mean.dtype).eps
     if (
         float(bias[0].abs().sum()) > 2 + rounding * bias.shape[1]
         or abs(float(bias[0].sum())) > rounding * bias.shape[1]

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,15 +19,15 @@ BESIDE = {metric.name for metric in metrics.STANDARD[3:] + metrics.in_units_of(t
 """Scores whose baseline stands in the summary alone."""
 
 
-@dataclass(frozen=True, eq=False)
-class Yardstick:
-    """How results are judged."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scoring:
+    """How reconstructions are judged beside the truth."""
 
     threshold: float = 0.5  # SSIM from which an image counts as read (CVB, Sec. V-B)
     decoys: Tensor | None = None  # (m, C, H, W) other images for the identification rate
-    lpips: metrics.Lpips | None = None
+    lpips: metrics.Lpips | None = None  # a loaded network; that score is left out without it
     delta: float | None = None  # distance from the truth beyond which an adversary has missed it (Bayes, Sec. 4)
-    metrics: tuple[Metric, ...] = ()  # scores of the user's own
+    metrics: Sequence[Metric] = ()  # scores of the user's own, which then stand in records, tables and pages
 
     def __post_init__(self) -> None:
         known = {metric.name for metric in self.scored(torch.ones(1, 1, 1)) if metric not in self.metrics}
@@ -72,7 +73,7 @@ def judge(
     victims: Victims,
     found: Reconstruction,
     blind: Reconstruction,
-    yardstick: Yardstick,
+    scoring: Scoring,
     *,
     std: Tensor,
     trained: Trained | None = None,
@@ -91,19 +92,19 @@ def judge(
     images, baseline = (torch.nan_to_num(x).clamp(0, 1) for x in (raw, floor_raw))
     truth = victims.images.flatten(0, 1)
     # Scores clip for themselves; their min-max variants want the images as the attack left them.
-    scored = yardstick.scored(std)
+    scored = scoring.scored(std)
     scores = metrics.score_images(raw.flatten(0, 1), truth, scored)
     floor = metrics.score_images(floor_raw.flatten(0, 1), truth, scored)
-    read = scores["ssim"] >= yardstick.threshold
+    read = scores["ssim"] >= scoring.threshold
     named = None
-    if yardstick.decoys is not None and len(yardstick.decoys):
-        named = metrics.identification(images.flatten(0, 1), truth, yardstick.decoys.to(truth))
+    if scoring.decoys is not None and len(scoring.decoys):
+        named = metrics.identification(images.flatten(0, 1), truth, scoring.decoys.to(truth))
     used, right = None, None
     if classes is not None and found.labels is not None:
         used, right = _labels(found, victims.labels, order)
     evidence = _Evidence(victims, found, scores, floor, read, named, used, right, trained)
     records = [_record(evidence, i) for i in range(len(read))]
-    return Verdict(records, _summary(evidence, yardstick, classes), images, baseline)
+    return Verdict(records, _summary(evidence, scoring, classes), images, baseline)
 
 
 def judge_transformed(found: Tensor, seen: Tensor, threshold: float) -> dict[str, Any]:
@@ -177,7 +178,7 @@ def course(found: Reconstruction, v: int) -> Record:
     }
 
 
-def _summary(evidence: _Evidence, yardstick: Yardstick, classes: int | None) -> dict[str, Any]:
+def _summary(evidence: _Evidence, scoring: Scoring, classes: int | None) -> dict[str, Any]:
     """Means and spreads, rates with intervals, the baseline and the most exposed victim."""
     victims, found, scores, floor, read, named, _, right, trained = evidence
     worst = int(scores["ssim"].argmax())
@@ -186,12 +187,12 @@ def _summary(evidence: _Evidence, yardstick: Yardstick, classes: int | None) -> 
         "unmeasured": unmeasured(found),
         "scores": {key: metrics.summarise(values) for key, values in scores.items()},
         "baseline": {key: metrics.summarise(values) for key, values in floor.items()},
-        "success": _rate(read) | {"threshold": yardstick.threshold, "score": "ssim"},
+        "success": _rate(read) | {"threshold": scoring.threshold, "score": "ssim"},
     }
-    if named is not None and yardstick.decoys is not None:
-        summary["identification"] = _rate(named) | {"chance": 1 / (len(yardstick.decoys) + 1)}
-    if yardstick.delta is not None:
-        summary["risk"] = adversarial_risk(scores["mse"], victims.shape, yardstick.delta)
+    if named is not None and scoring.decoys is not None:
+        summary["identification"] = _rate(named) | {"chance": 1 / (len(scoring.decoys) + 1)}
+    if scoring.delta is not None:
+        summary["risk"] = adversarial_risk(scores["mse"], victims.shape, scoring.delta)
     if right is not None and classes is not None:
         guess = float(metrics.even_guess(victims.labels, classes).mean())
         all_right = _rate(right == victims.batch)

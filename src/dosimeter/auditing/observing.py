@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dosimeter import clients, rng, trees
-from dosimeter.auditing.setting import Setting
+from dosimeter.auditing.case import Client
 from dosimeter.types import (
     UNTOLD,
     Ended,
@@ -22,16 +22,17 @@ from dosimeter.types import (
 )
 
 
-def observe(target: Target, victims: Victims, setting: Setting, threat: ThreatModel) -> list[Observation]:
+def observe(client: Client, victims: Victims, threat: ThreatModel) -> list[Observation]:
     """One observation a round, in which clients take the same step on the same batch and draw anew."""
-    return [_observe(target, victims, setting, threat, at) for at in range(setting.rounds)]
+    return [_observe(client, victims, threat, at) for at in range(client.updates.rounds)]
 
 
-def trained_on(victims: Victims, setting: Setting) -> Tensor:
+def trained_on(client: Client, victims: Victims) -> Tensor:
     """(V, B, C, H, W) the images that clients trained on in the first round, where a defense changes them."""
     images = victims.images.clone()
     for at, name in enumerate(victims.ids):
-        images[at] = _batch(victims.images[at], victims.labels[at], setting, name)[0]
+        stream = rng.stream(client.seed, "batch", name)
+        images[at] = client.defense.on_batch(victims.images[at], victims.labels[at], stream)[0]
     return images
 
 
@@ -58,23 +59,22 @@ def noticed(found: Reconstruction, seen: Sequence[Observation]) -> Reconstructio
     return found._replace(stopped=tuple(stopped), labels=labels)
 
 
-def _observe(target: Target, victims: Victims, setting: Setting, threat: ThreatModel, at: int) -> Observation:
+def _observe(client: Client, victims: Victims, threat: ThreatModel, at: int) -> Observation:
     statistics: list[Statistics] = []
     secrets: list[Secrets] = []
     again = (f"round {at}",) if at else ()  # the first round's streams have no number
-    defense, step = setting.defense, target.step
-    senders = tuple(victims.ids[v - v % setting.same_client] for v in range(len(victims.ids)))
+    target, defense, step, seed = client.target, client.defense, client.target.step, client.seed
+    senders = tuple(victims.ids[v - v % client.updates.same_client] for v in range(len(victims.ids)))
 
     def updates() -> Iterator[Gradient]:
         for v, name in enumerate(victims.ids):
             streams = clients.Streams(
                 **{
-                    purpose: rng.stream(setting.seed, purpose, name, *again)
+                    purpose: rng.stream(seed, purpose, name, *again)
                     for purpose in ("secrets", "defense", "batch", "order")
                 }
             )
-            client = rng.stream(setting.seed, "client", senders[v])
-            fixed = clients.client_draws(target, defense, client)
+            fixed = clients.client_draws(target, defense, rng.stream(seed, "client", senders[v]))
             labels = like(victims.labels[v], target)
             made = clients.take_step(target, defense, victims.images[v], labels, streams, fixed=fixed, round_=at)
             if threat.statistics == "sent":
@@ -91,7 +91,3 @@ def _observe(target: Target, victims: Victims, setting: Setting, threat: ThreatM
     along = trees.stack_pairs(statistics) if statistics else None
     revealed = trees.stack(secrets) if threat.secrets else None
     return Observation(gradient, victims.batch, victims.ids, labels_seen, along, revealed, senders)
-
-
-def _batch(images: Tensor, labels: Tensor, setting: Setting, *names: str) -> tuple[Tensor, Tensor]:
-    return setting.defense.on_batch(images, labels, rng.stream(setting.seed, "batch", *names))

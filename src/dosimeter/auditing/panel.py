@@ -9,21 +9,20 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dosimeter.attacks import presets, solves
 from dosimeter.auditing.channels import channel_of
 from dosimeter.auditing.contenders import Contender, contenders
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.judge import Yardstick
 from dosimeter.auditing.observing import like
 from dosimeter.auditing.result import Result
 from dosimeter.auditing.run import perform
-from dosimeter.auditing.setting import Setting
+from dosimeter.auditing.setting import Audit
 from dosimeter.auditing.watches import Place
 from dosimeter.defenses import Around, Moment
 from dosimeter.errors import DosimeterError, SettingError
-from dosimeter.types import Gradient, Victims
+from dosimeter.types import Gradient
 
 LEAST = 60.0
 """Seconds that an attack that solves has at least; it may take as long as all attacks before it took together."""
@@ -51,31 +50,24 @@ class Revealed(Around):
         return gradient
 
 
-def audit_panel(
-    model: nn.Module,
-    victims: Victims,
-    setting: Setting,
-    yardstick: Yardstick,
-    *,
-    steps: int,
-    names: dict[str, Any] | None = None,
-    progress: bool | None = None,
-) -> Iterator[Trial]:
-    """Audit by every attack of the panel in turn; the attack of the setting does not count."""
-    job = Job(model, victims, replace(setting, attack=presets.inverting_gradients(steps=steps)))
-    labels = like(victims.labels[0], job.target)
-    form = torch.zeros_like(labels) if job.target.classification else labels
-    channel = channel_of(setting.defense, job.target, form, setting.seed)
+def audit_panel(audit: Audit, *, steps: int) -> Iterator[Trial]:
+    """Audit by every attack of the panel in turn; the attack of the audit does not count."""
+    job = Job(replace(audit, attack=presets.inverting_gradients(steps=steps)))
+    target = job.client.target
+    labels = like(job.victims.labels[0], target)
+    form = torch.zeros_like(labels) if target.classification else labels
+    channel = channel_of(audit.defense, target, form, audit.seed)
     said = {"channel": channel.words()}
     panel, times = contenders(channel, steps=steps), list[float]()
     for number, one in enumerate(panel, 1):
-        defense = Revealed(inner=setting.defense) if one.role == "control" else setting.defense
-        tied = max(setting.same_client, one.same_client)
-        each = replace(setting, attack=one.attack, defense=defense, rounds=one.rounds, same_client=tied)
+        defense = Revealed(inner=audit.defense) if one.role == "control" else audit.defense
+        tied = max(audit.updates.same_client, one.same_client)
+        updates = replace(audit.updates, rounds=one.rounds, same_client=tied)
+        each = replace(audit, attack=one.attack, defense=defense, updates=updates)
         limit = max(LEAST, sum(times)) if solves(one.attack) else math.inf
         place = Place(number, len(panel), len(times), sum(times), limit)
         try:
-            found = perform(model, victims, each, yardstick, names=names, progress=progress, place=place)
+            found = perform(each, place=place)
             times.append(found.seconds)
             yield Trial(one, replace(found, settings=found.settings | said))
         except SettingError as reason:

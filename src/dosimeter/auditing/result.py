@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from dosimeter import types
-from dosimeter.engine import Explanation
 from dosimeter.types import Curve, Record, ThreatModel, Victims
 
 
@@ -28,7 +27,6 @@ class Result:
     seconds: float
     environment: dict[str, str]
     status: str  # complete or interrupted
-    explanation: list[Explanation]  # of the engine's choices, where it was asked for
     panel: list[dict[str, Any]] = field(default_factory=list)  # all attacks that were tried, where there were several
     times: list[float] = field(default_factory=list)  # seconds that each of them took; `seconds` are those of all
     verdict: str = ""  # what they say together

@@ -1,51 +1,112 @@
-"""What an audit is made of besides model and victims."""
+"""An audit as one value: model and victims, the parts, seeds, resources, and how it is scored."""
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
 import torch
+from torch import nn
 
-from dosimeter import checks, clients, engine, fingerprint
+from dosimeter import checks, clients, defenses, engine, fingerprint, servers, spec
+from dosimeter.attacks import presets
+from dosimeter.auditing.judge import Scoring
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import SettingError, unknown
 from dosimeter.servers import Honest, Tamper
 from dosimeter.types import Attack, BatchNorm, Loss, Step, ThreatModel, Victims, Way
 
+BY_NAME: dict[str, Mapping[str, Any]] = {
+    "attack": presets.BY_NAME, "defense": defenses.BY_NAME, "server": servers.BY_NAME, "step": clients.BY_NAME,
+}  # fmt: skip
+_JOINED = {"defense": "|", "server": "+"}
+
+
+def part(kind: str, given: Any, **more: object) -> Any:
+    """A part as it was given, or the one that its words describe, as on the command line: `ig:tv=0.01`, `noise|cvb`.
+
+    `more` are settings that other options gave.
+    """
+    if not isinstance(given, str):
+        return given
+    if kind == "loss":
+        return spec.own(kind, given)
+    if kind in _JOINED:
+        return spec.joined(kind, given, BY_NAME[kind], by=_JOINED[kind])
+    hint = "The attack's own steps are set by --steps." if kind == "step" else ""
+    return spec.make(kind, given, BY_NAME[kind], hint=hint, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What an audit runs on. Its numbers depend on device and dtype alone."""
+
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    """float32 or float64."""
+    budget: int = engine.DEFAULT_BUDGET
+    """Bytes that the victims attacked at once may take."""
+    workers: int | None = None
+    """Threads, by default one a core."""
+    compiled: bool = False
+    """Run straight networks through torch.compile, on one thread."""
+    way: Way | None = None
+    """How gradients are compared, where it must be a certain one; the fastest that works by default."""
+    progress: bool | None = None
+    """Show a bar; by default when standard error is a terminal."""
+
+    def __post_init__(self) -> None:
+        for key in ("workers", "budget"):
+            checks.count("An audit", key, getattr(self, key))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updates:
+    """What the server sees of clients besides their step."""
+
+    batch_norm: BatchNorm | None = None
+    """"running" statistics, which are part of the model; or clients train with those of their "batch", which the
+    attacker does not know; or these are "sent" with the update and the attacker uses them as fixed. By default what the
+    threat model says, which is "running" unless you say otherwise there."""
+    rounds: int = 1
+    """How many updates of the same batch at the same weights it sees; clients draw anew for each."""
+    same_client: int = 1
+    """How many victims in a row are updates of one client, which keeps its private numbers."""
+
+    def __post_init__(self) -> None:
+        for key in ("rounds", "same_client"):
+            checks.count("An audit", key, getattr(self, key))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Setting:
-    """The keyword arguments of `audit` that decide what is computed; their meaning is said there."""
+class Audit:
+    """All that is set. The meaning of its parts is said at `dosimeter.audit`, which makes one and performs it."""
 
+    model: nn.Module = field(repr=False)
+    victims: Victims | None = field(default=None, repr=False)  # none where an update was captured and is not compared
     attack: Attack
     defense: Defense = NoDefense()
     server: Tamper = Honest()
     loss: Loss | None = None
     step: Step | None = None
     threat: ThreatModel | None = None
-    batch_norm: BatchNorm | None = None
     seed: int = 0
-    device: str = "cpu"
-    dtype: torch.dtype = torch.float32
-    budget: int = engine.DEFAULT_BUDGET
-    workers: int | None = None
-    compiled: bool = False
-    way: Way | None = None
-    rounds: int = 1
-    same_client: int = 1
+    updates: Updates = Updates()
+    resources: Resources = Resources()
+    scoring: Scoring = Scoring()
+    names: Mapping[str, Any] = field(default_factory=dict)  # what records call model and data
 
-    def __post_init__(self) -> None:
-        for key in ("rounds", "same_client", "workers", "budget"):
-            checks.count("An audit", key, getattr(self, key))
-
-    def made(self, victims: Victims, threshold: float) -> dict[str, Any]:
+    @property
+    def made(self) -> dict[str, Any]:
         """All that makes two audits of a model the same, as plain values, without what only makes them faster."""
-        apart = ("attack", "budget", "compiled", "way", "workers")
+        apart = ("attack", "model", "names", "resources", "scoring", "victims")
         rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in apart}
+        rest |= {"device": self.resources.device, "dtype": self.resources.dtype}
+        assert self.victims is not None
         return {
             "attack": fingerprint.named(self.attack),
             "audit": fingerprint.of(rest),
-            "victims": fingerprint.named(victims, f"{len(victims.ids)} of {victims.batch}"),
-            "threshold": threshold,
+            "victims": fingerprint.named(self.victims, f"{len(self.victims.ids)} of {self.victims.batch}"),
+            "threshold": self.scoring.threshold,
         }
 
     def granted(self) -> ThreatModel:
@@ -70,8 +131,15 @@ class Setting:
                 "does not reveal; reveal it as a control (ThreatModel(secrets=True)) or let the attack suppose its own."
             )
         self._check_training(needed, granted)
-        granted = self._with_server(self._with_statistics(granted))
-        granted = replace(granted, rounds=self.rounds, same_client=self.same_client)
+        granted = replace(
+            granted,
+            server=_one("server", granted.server, self.server.name, "honest"),
+            statistics=_one("batch-norm statistics", granted.statistics, self.updates.batch_norm, "running"),
+            rounds=self.updates.rounds,
+            same_client=self.updates.same_client,
+        )
+        if granted.statistics not in get_args(BatchNorm):
+            raise SettingError(unknown("batch norm", granted.statistics, get_args(BatchNorm)))
         if needed.statistics == "sent" and granted.statistics != "sent":
             raise SettingError(
                 f"The attack {self.attack.name!r} matches batch-norm statistics of the private batch, which the threat "
@@ -99,24 +167,9 @@ class Setting:
                 "use that or grant it."
             )
 
-    def _with_server(self, granted: ThreatModel) -> ThreatModel:
-        """The threat model with the server of the audit, unless it names another one itself."""
-        if granted.server not in ("honest", self.server.name):
-            raise SettingError(
-                f"The threat model says server {granted.server!r}, the audit {self.server.name!r}; say one of them."
-            )
-        return replace(granted, server=self.server.name)
 
-    def _with_statistics(self, granted: ThreatModel) -> ThreatModel:
-        """The threat model with the batch norm that was asked for, unless it says something else itself."""
-        for asked in (granted.statistics, self.batch_norm or "running"):
-            if asked not in get_args(BatchNorm):
-                raise SettingError(unknown("batch norm", asked, get_args(BatchNorm)))
-        if self.batch_norm is None or self.batch_norm == granted.statistics:
-            return granted
-        if granted.statistics != "running":
-            raise SettingError(
-                f"The threat model says batch-norm statistics {granted.statistics!r}, the audit {self.batch_norm!r}; "
-                "say one of them."
-            )
-        return replace(granted, statistics=self.batch_norm)
+def _one(what: str, granted: Any, said: Any, usual: str) -> Any:
+    """What the audit says, unless the threat model says something else than the usual itself."""
+    if said in (None, granted) or granted == usual:
+        return granted if said is None else said
+    raise SettingError(f"The threat model says {what} {granted!r}, the audit {said!r}; say one of them.")

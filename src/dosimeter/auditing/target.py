@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from dosimeter import clients, models
-from dosimeter.auditing.setting import Setting
+from dosimeter.auditing.setting import Audit
 from dosimeter.errors import ModelError, SettingError, UpdateError
 from dosimeter.types import BatchNorm, Shape, Statistics, Target, ThreatModel, as_device
 
@@ -19,7 +19,7 @@ from dosimeter.types import BatchNorm, Shape, Statistics, Target, ThreatModel, a
 def make_target(
     model: nn.Module,
     shape: Shape,
-    setting: Setting,
+    audit: Audit,
     *,
     batch: int,
     labels: Tensor | None = None,
@@ -34,22 +34,22 @@ def make_target(
         raise ModelError(
             "The model has no trainable parameters, so its update is empty; nothing can leak or be audited."
         )
-    device, dtype = as_device(setting.device), setting.dtype
-    mode = setting.granted().statistics
+    device, dtype = as_device(audit.resources.device), audit.resources.dtype
+    mode = audit.granted().statistics
     copied = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
     if mode != "running":
         models.use_batch_statistics(copied)
     mean, std = (t.to(device=device, dtype=dtype) for t in models.normalisation(copied, shape[0]))
     target = Target(
         copied,
-        setting.loss or F.cross_entropy,
+        audit.loss or F.cross_entropy,
         shape,
         mean,
         std,
-        classification=setting.loss is None,
-        step=setting.step,
-        compiled=setting.compiled,
-        way=setting.way,
+        classification=audit.loss is None,
+        step=audit.step,
+        compiled=audit.resources.compiled,
+        way=audit.resources.way,
     )
     images = torch.full((batch, *shape), 0.5, dtype=dtype, device=device)
     try:

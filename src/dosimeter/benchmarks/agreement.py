@@ -6,7 +6,7 @@ import torch
 
 from dosimeter import metrics
 from dosimeter.attacks import Search
-from dosimeter.auditing import audit
+from dosimeter.auditing import Resources, audit
 from dosimeter.types import Victims
 
 
@@ -30,6 +30,6 @@ def compare(model: torch.nn.Module, victims: Victims, attack: Search, *, seed: i
     """Run the attack by the engine and by double backward one image at a time."""
     scores = []
     for way in (None, "one by one"):
-        result = audit(model, victims, attack=attack, seed=seed, way=way)
+        result = audit(model, victims, attack=attack, seed=seed, resources=Resources(way=way))
         scores.append(metrics.ssim(result.images.flatten(0, 1), victims.images.flatten(0, 1)))
     return Agreement(*scores)

@@ -4,8 +4,6 @@ import json
 import sys
 from dataclasses import replace
 from enum import StrEnum
-from functools import reduce
-from operator import or_
 from pathlib import Path
 from typing import Annotated
 
@@ -14,19 +12,25 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import checks, clients, data, defenses, servers, spec, store
-from dosimeter.attacks import AverageRounds, LabelsOnly, presets, solves
+from dosimeter import checks, data, store
+from dosimeter.attacks import AverageRounds, LabelsOnly, solves
 from dosimeter.auditing import (
+    AUTO,
+    STEPS,
+    Audit,
     Interrupted,
+    Resources,
     Result,
-    Setting,
+    Scoring,
     Trial,
-    Yardstick,
+    Updates,
     audit_panel,
     conclude,
     estimate,
+    part,
     perform,
 )
+from dosimeter.auditing import explain as explain_audit
 from dosimeter.cli import captured
 from dosimeter.cli.console import drawing, err, out, refusals
 from dosimeter.cli.parts import gibibytes, guessing, load_lpips, load_metrics
@@ -35,10 +39,6 @@ from dosimeter.errors import SettingError
 from dosimeter.progress import duration
 from dosimeter.reports import PAGE, print_result, write_page
 from dosimeter.task import Task, load_task
-
-AUTO, PANEL_STEPS = "auto", 1000
-"""The attack that is all attacks made for the defense, and the steps of each."""
-
 
 INCONCLUSIVE = 3
 """The exit code of a gate that did not measure all victims and cannot pass."""
@@ -177,7 +177,7 @@ def audit_command(
         if whole and any(given.values()):
             named = ", ".join(option for option, there in given.items() if there)
             raise SettingError(f"--attack auto chooses its attacks itself and takes no {named}; leave that out.")
-        chosen = spec.make("attack", "ig" if whole else attack, presets.BY_NAME, steps=steps)
+        chosen = part("attack", "ig" if whole else attack, steps=steps)
         chosen = guessing(chosen, guess_local_steps, guess_local_lr, average_orders)
         if fail_above is not None and isinstance(chosen, LabelsOnly):
             raise SettingError(
@@ -185,21 +185,8 @@ def audit_command(
             )
         if rounds > 1 and not whole:
             chosen = AverageRounds(attack=chosen)
-        setting = Setting(
-            attack=chosen,
-            defense=spec.joined("defense", defense, defenses.BY_NAME),
-            step=spec.make("step", step, clients.BY_NAME, hint="The attack's own steps are set by --steps."),
-            server=_server(server),
-            loss=None if loss is None else spec.own("loss", loss),
-            batch_norm=batch_norm.value,
-            seed=seed,
-            device=device,
-            dtype=getattr(torch, dtype.value),
-            budget=gibibytes(budget),
-            workers=workers,
-            rounds=rounds,
-            same_client=same_client,
-        )
+        parts = {"defense": part("defense", defense), "step": part("step", step), "server": part("server", server)}
+        parts |= {"loss": part("loss", loss)}
         task = load_task(
             model,
             data_,
@@ -212,17 +199,29 @@ def audit_command(
             weights=weights,
             distinct=distinct,
         )
+        setting = Audit(
+            model=task.model,
+            victims=task.victims,
+            attack=chosen,
+            **parts,
+            seed=seed,
+            updates=Updates(batch_norm=batch_norm.value, rounds=rounds, same_client=same_client),
+            resources=Resources(
+                device=device, dtype=getattr(torch, dtype.value), budget=gibibytes(budget), workers=workers
+            ),
+            names=task.names,
+        )
         if dry_run:
             out.print(_plan(task, setting))
             return
         others = data.pick_decoys(task.dataset, task.victims, decoys, seed=seed, split=split)
-        yardstick = Yardstick(threshold, others, load_lpips(lpips), delta, load_metrics(metric))
+        scoring = Scoring(
+            threshold=threshold, decoys=others, lpips=load_lpips(lpips), delta=delta, metrics=load_metrics(metric)
+        )
+        setting = replace(setting, scoring=scoring)
         name = f"{task.dataset.name}-{Path(model.partition(':')[0]).stem}-{AUTO if whole else chosen.name}"
         with reserve(out_ or Path("runs") / name, overwrite=overwrite, numbered=out_ is None) as (place, folder):
-            if whole:
-                found = _run_panel(task, setting, yardstick, place, steps=steps or PANEL_STEPS)
-            else:
-                found = _run(task, setting, yardstick, place, explain=explain)
+            found = _run_panel(setting, place, steps=steps or STEPS) if whole else _run(setting, place)
         with drawing(folder):
             for below, each in found.items():
                 write_page(each, folder / below / PAGE)
@@ -235,7 +234,7 @@ def audit_command(
     else:
         print_result(result, out, where=folder / PAGE)
         if explain:
-            out.print(_tensors(result))
+            out.print(_tensors(setting))
     if result.status == "interrupted":
         raise typer.Exit(130)
     if fail_above is not None:
@@ -255,10 +254,10 @@ def _gate(result: Result, allowed: float) -> None:
         raise typer.Exit(1)
 
 
-def _run(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, explain: bool) -> dict[str, Result]:
+def _run(audit: Audit, place: Path) -> dict[str, Result]:
     """The audit, written to the run folder; nothing when Ctrl-C came before anything was attacked."""
     try:
-        result = perform(task.model, task.victims, setting, yardstick, names=task.names, explain=explain)
+        result = perform(audit)
     except Interrupted as interrupted:
         result = interrupted.result
     except KeyboardInterrupt:
@@ -268,12 +267,12 @@ def _run(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, exp
     return {"": result}
 
 
-def _run_panel(task: Task, setting: Setting, yardstick: Yardstick, place: Path, *, steps: int) -> dict[str, Result]:
+def _run_panel(audit: Audit, place: Path, *, steps: int) -> dict[str, Result]:
     """All attacks of the defense's panel by their folders, which lie below the strongest one's."""
     trials: list[Trial] = []
     done: dict[str, Result] = {}
     try:
-        for trial in audit_panel(task.model, task.victims, setting, yardstick, steps=steps, names=task.names):
+        for trial in audit_panel(audit, steps=steps):
             trials.append(trial)
             if trial.result is None:
                 err.print(escape(f"{trial.contender.attack.name}: refused. {trial.refused}"), highlight=False)
@@ -302,14 +301,9 @@ def _said(name: str, result: Result) -> str:
     return f"{name}: {read} read, SSIM {mean:.3f}. {result.unmeasured}".strip()
 
 
-def _server(words: str) -> servers.Tamper:
-    """One server, or several tampers joined by +."""
-    return reduce(or_, (spec.make("server", part, servers.BY_NAME) for part in words.split("+")))
-
-
-def _plan(task: Task, setting: Setting) -> Table:
+def _plan(task: Task, setting: Audit) -> Table:
     """What would run, with an estimate from a few steps actually taken."""
-    guess = estimate(task.model, task.victims, setting)
+    guess = estimate(setting)
     unit = "victims" if solves(setting.attack) else "steps"
     basis = f"from the first {guess['done']:.0f} of {guess['total']:,.0f} {unit} of a tile"
     bound = "at most" if guess["done"] else "more than"
@@ -331,8 +325,8 @@ def _plan(task: Task, setting: Setting) -> Table:
     return table
 
 
-def _tensors(result: Result) -> Table:
+def _tensors(audit: Audit) -> Table:
     table = Table("tensor", "form", "why")
-    for row in result.explanation:
+    for row in explain_audit(audit):
         table.add_row(*map(escape, row))
     return table

@@ -2,16 +2,15 @@
 
 import json
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
 import torch
 import typer
 
-from dosimeter import clients, data, defenses, spec, store
-from dosimeter.attacks import presets
-from dosimeter.auditing import Captured, InterruptedCapture, Setting, Yardstick, examine
+from dosimeter import data, store
+from dosimeter.auditing import Audit, Captured, InterruptedCapture, Resources, Scoring, Updates, examine, part
 from dosimeter.cli.console import drawing, err, out, refusals
 from dosimeter.cli.material import Asked, Material, load
 from dosimeter.cli.parts import gibibytes, guessing, load_lpips
@@ -39,14 +38,11 @@ def captured_command(ctx: typer.Context) -> None:
         words = {field.name: ctx.params[field.name] for field in fields(Asked) if field.name in ctx.params}
         asked = Asked(**words, named="data_" in given)
         _check_options(asked, given)
-        setting = _setting(asked)
-        material = load(asked, setting)
-        setting = replace(setting, step=material.step)
-        yardstick = _yardstick(asked, material)
+        material, setting = _audit(asked)
         name = f"captured-{Path(asked.model.partition(':')[0]).stem}-{setting.attack.name}"
         chosen = Path(asked.out_ or f"runs/{name}")
         with reserve(chosen, overwrite=asked.overwrite, numbered=not asked.out_) as (place, folder):
-            result = _run(material, setting, yardstick, place)
+            result = _run(material, setting, place)
         if result is not None:
             with drawing(folder):
                 write_page(result, folder / PAGE)
@@ -61,11 +57,10 @@ def captured_command(ctx: typer.Context) -> None:
         raise typer.Exit(130)
 
 
-def _run(material: Material, setting: Setting, yardstick: Yardstick, place: Path) -> Captured | None:
+def _run(material: Material, audit: Audit, place: Path) -> Captured | None:
     """The audit, written to the run folder; None when Ctrl-C came before anything was attacked."""
-    model, capture, shadows, truth, names = material[:5]
     try:
-        result = examine(model, capture, setting, yardstick, shadows=shadows, truth=truth, names=names)
+        result = examine(audit, material.capture, material.truth)
     except InterruptedCapture as interrupted:
         result = interrupted.result
     except KeyboardInterrupt:
@@ -94,7 +89,7 @@ def _check_options(asked: Asked, given: dict[str, str]) -> None:
     if asked.attack == "auto":
         raise SettingError("--attack auto ranks attacks by the images they read, which are not known; name one attack.")
     if asked.batch_norm == "sent":
-        raise SettingError("Statistics sent along are not read from files; call dosimeter.audit_update with them.")
+        raise SettingError("Statistics sent along are not read from files; call dosimeter.captured with them.")
     needless = [given[name] for name in BESIDE_TRUTH if name in given and asked.truth is None]
     if needless:
         raise SettingError(f"Without the truth there are no scores and no use for {', '.join(needless)}; give --truth.")
@@ -114,29 +109,36 @@ def _check_options(asked: Asked, given: dict[str, str]) -> None:
         )
 
 
-def _setting(asked: Asked) -> Setting:
-    chosen = spec.make("attack", asked.attack, presets.BY_NAME, steps=asked.steps)
-    return Setting(
-        attack=guessing(chosen, asked.guess_local_steps, asked.guess_local_lr, asked.average_orders),
-        defense=spec.joined("defense", asked.defense, defenses.BY_NAME),
-        step=spec.make("step", asked.step, clients.BY_NAME, hint="The attack's own steps are set by --steps."),
-        loss=None if asked.loss is None else spec.own("loss", asked.loss),
-        batch_norm="batch" if asked.batch_norm == "batch" else "running",
+def _audit(asked: Asked) -> tuple[Material, Audit]:
+    """What was captured, and how it is audited."""
+    attack = part("attack", asked.attack, steps=asked.steps)
+    attack = guessing(attack, asked.guess_local_steps, asked.guess_local_lr, asked.average_orders)
+    defense, step, loss = (part(kind, getattr(asked, kind)) for kind in ("defense", "step", "loss"))
+    material = load(asked, defense, step)
+    dtype = getattr(torch, asked.dtype)
+    audit = Audit(
+        model=material.model,
+        victims=material.shadows,
+        attack=attack,
+        defense=defense,
+        step=material.step,
+        loss=loss,
         seed=asked.seed,
-        device=asked.device,
-        dtype=getattr(torch, asked.dtype),
-        budget=gibibytes(asked.budget),
-        workers=asked.workers,
+        updates=Updates(batch_norm="batch" if asked.batch_norm == "batch" else "running"),
+        resources=Resources(device=asked.device, dtype=dtype, budget=gibibytes(asked.budget), workers=asked.workers),
+        scoring=_scoring(asked, material),
+        names=material.names,
     )
+    return material, audit
 
 
-def _yardstick(asked: Asked, material: Material) -> Yardstick:
+def _scoring(asked: Asked, material: Material) -> Scoring:
     """How reconstructions are judged; without the truth only by which SSIM shadows count as read."""
     if material.truth is None:
-        return Yardstick(asked.threshold)
+        return Scoring(threshold=asked.threshold)
     others = None
     if material.dataset is not None:
         beside = material.shadows or material.truth
         others = data.pick_decoys(material.dataset, beside, asked.decoys, seed=asked.seed, split=asked.split)
     lpips = load_lpips(None if asked.lpips is None else Path(asked.lpips))
-    return Yardstick(asked.threshold, others, lpips, asked.delta)
+    return Scoring(threshold=asked.threshold, decoys=others, lpips=lpips, delta=asked.delta)

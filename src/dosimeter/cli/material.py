@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter import clients, data, fingerprint, models, rng, task, trees
-from dosimeter.auditing import Capture, Setting
+from dosimeter.auditing import Capture
+from dosimeter.defenses import Defense
 from dosimeter.errors import ModelError, SettingError
 from dosimeter.types import Gradient, Shape, Step, Victims
 
@@ -72,7 +73,7 @@ class Material(NamedTuple):
     step: Step | None  # how the client made the update
 
 
-def load(asked: Asked, setting: Setting) -> Material:
+def load(asked: Asked, defense: Defense, given: Step | None) -> Material:
     """Read model, weights, update and truth, and pick shadows."""
     assert asked.weights is not None
     dataset: data.Dataset | None = None
@@ -86,11 +87,11 @@ def load(asked: Asked, setting: Setting) -> Material:
         shape, dataset = found.shape, found if asked.named else None
         form = {} if asked.named else {"form": f"of {found.name}, for want of --data or --shape"}
     with rng.scoped(asked.seed, "defense", "model"):
-        model = setting.defense.on_model(model, shape)
+        model = defense.on_model(model, shape)
     weights = Path(asked.weights)
     models.load_checkpoint(model, weights)
     _check_finite(model.state_dict(), weights)
-    step = _step(asked, setting.step)
+    step = _step(asked, given)
     update, said = _update(asked, model, step)
     plain = _plain(step, asked)
     names = form | {"model": name, "weights": weights.name, "weights_fingerprint": fingerprint.of_file(weights)} | said

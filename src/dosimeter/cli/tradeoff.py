@@ -9,7 +9,7 @@ from rich.table import Table
 
 from dosimeter import data, defenses, files, fingerprint, spec
 from dosimeter.attacks import presets
-from dosimeter.auditing import Setting, Yardstick
+from dosimeter.auditing import Audit, Scoring
 from dosimeter.cli.console import drawing, err, out, refusals
 from dosimeter.cli.parts import place, safe
 from dosimeter.cli.train import DATA, MODEL, PROTOCOL
@@ -145,9 +145,13 @@ def _comparison(
     picked = data.pick(first.dataset, victims, seed=seed)
     return Comparison(
         federation=federation,
-        victims=picked,
-        setting=Setting(attack=presets.inverting_gradients(steps=steps), seed=seed),
-        yardstick=Yardstick(threshold),
+        whole=Audit(
+            model=first.model,
+            victims=picked,
+            attack=presets.inverting_gradients(steps=steps),
+            seed=seed,
+            scoring=Scoring(threshold=threshold),
+        ),
         steps=steps,
         seeds=seeds,
         trained=trained,

@@ -4,13 +4,12 @@ import statistics
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.table import Table
 
 from dosimeter import data, federated, servers, spec
 from dosimeter.attacks import presets
-from dosimeter.auditing import Setting, Yardstick
+from dosimeter.auditing import Audit, Resources, Scoring
 from dosimeter.cli.console import drawing, err, out, refusals
 from dosimeter.cli.parts import place
 from dosimeter.federated import Training
@@ -93,19 +92,22 @@ def follow_command(
             victims=victims, batch=batch, split=split, threshold=threshold, seed=seed,
         )  # fmt: skip
         task = Setup(model=model, data=data_, protocol=protocol, defense=defense, seed=seed).federation()
-        setting = Setting(attack=chosen, seed=seed, dtype=torch.float32, workers=workers)
-        picked = data.pick(task.dataset, victims, batch=batch, seed=seed, split=split)
+        audit = Audit(
+            model=task.model,
+            victims=data.pick(task.dataset, victims, batch=batch, seed=seed, split=split),
+            attack=chosen,
+            seed=seed,
+            resources=Resources(workers=workers),
+            scoring=Scoring(threshold=threshold),
+            names={"model": spec.shown(model), "data": spec.shown(data_)},
+        )
         try:
             points = follow(
                 task,
-                picked,
-                setting,
-                Yardstick(threshold),
+                audit,
                 at=set(moments),
                 servers=[spec.make("server", words, servers.BY_NAME) for words in server or ["honest"]],
                 folder=folder,
-                names={"model": spec.shown(model), "data": spec.shown(data_)},
-                workers=workers,
             )
         except KeyboardInterrupt:
             err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)

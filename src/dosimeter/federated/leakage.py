@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dosimeter import files, fingerprint, trees
-from dosimeter.auditing import Result, Setting, Yardstick, perform
+from dosimeter.auditing import Audit, Result, perform
 from dosimeter.auditing.job import Job
 from dosimeter.errors import SettingError
 from dosimeter.federated.accounting import privacy
@@ -14,7 +14,6 @@ from dosimeter.federated.audited import as_audited
 from dosimeter.federated.federation import Federation, State
 from dosimeter.federated.training import Training, score, train
 from dosimeter.servers import Tamper
-from dosimeter.types import Victims
 
 Point = dict[str, Any]
 """One audit on the way as plain values: round, server, attack, accuracy, ssim, psnr, success, images; `instead_of` has
@@ -25,21 +24,16 @@ POINTS = "leakage.json"
 
 def follow(
     federation: Federation,
-    victims: Victims,
-    setting: Setting,
-    yardstick: Yardstick,
+    audit: Audit,
     *,
     at: Collection[int],
     servers: Sequence[Tamper],
     folder: str | Path,
-    names: dict[str, Any] | None = None,
-    workers: int | None = None,
-    progress: bool | None = None,
 ) -> list[Point]:
     """Train, and audit the victims' updates of the model as it is after each of these rounds, by each server.
 
     Args:
-        setting: the audit's; its defense and server are the federation's and `servers`.
+        audit: whom to attack how; its model, defense and server are the federation's and `servers`.
         at: numbers of done rounds, 0 being the model before training. Where training ends before some of them, its last
             round is audited in their stead.
         folder: keeps the training and every audit as it is done, and goes on from there.
@@ -50,7 +44,7 @@ def follow(
             f"Training has {federation.protocol.rounds} rounds, so there is no round {beyond[0]} to audit."
         )
     folder, wanted = Path(folder), set(at)
-    kept = files.Kept(folder / POINTS, federation.made | setting.made(victims, yardstick.threshold))
+    kept = files.Kept(folder / POINTS, federation.made | audit.made)
     keys = {fingerprint.of(server): server for server in servers}
 
     def look(done: int, state: State, private: dict[int, State]) -> None:
@@ -61,13 +55,14 @@ def follow(
         defense = as_audited(federation, Training(state, private, []))
         accuracy = score(federation, state, private, done)
         for key, server in missing.items():
-            each = replace(setting, defense=defense, server=server)
-            result = perform(federation.model, victims, each, yardstick, names=names, progress=progress)
-            norms = update_norms(federation, victims, each)
+            each = replace(audit, model=federation.model, defense=defense, server=server)
+            result = perform(each)
+            norms = update_norms(each)
             about = {"round": done, "server": server.name, "accuracy": accuracy["accuracy"]}
             kept.add(key, about | privacy(federation, done) | point_of(result, norms))
 
     kept.read()  # which refuses another's before any work
+    workers, progress = audit.resources.workers, audit.resources.progress
     trained = train(federation, folder=folder / "training", tested=at, watch=look, workers=workers, progress=progress)
     last = len(trained.history)
     if missed := sorted(round_ for round_ in at if round_ > last):
@@ -108,11 +103,11 @@ def point_of(result: Result, norms: Sequence[float] = ()) -> Point:
     return point
 
 
-def update_norms(federation: Federation, victims: Victims, setting: Setting) -> list[float]:
+def update_norms(audit: Audit) -> list[float]:
     """The L2 norm of every victim's update, as the server sees it."""
-    job = Job(federation.model, victims, setting)
+    job = Job(audit)
     norms: list[float] = []
-    for first in range(0, len(victims.ids), 8):
-        seen = job.observe(job.target, victims.take(slice(first, first + 8)))[0].gradient
+    for first in range(0, len(job.victims.ids), 8):
+        seen = job.observe(job.victims.take(slice(first, first + 8)))[0].gradient
         norms += sum(trees.flat(g).square().sum(1) for g in seen.values()).sqrt().tolist()  # type: ignore[union-attr]
     return norms

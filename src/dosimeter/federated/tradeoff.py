@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dosimeter import checks, fingerprint
-from dosimeter.auditing import Result, Setting, Yardstick, audit_panel, conclude
+from dosimeter.auditing import Audit, Result, audit_panel, conclude
 from dosimeter.defenses import Chain, Defense, NoDefense, parts
 from dosimeter.errors import SettingError, unknown
 from dosimeter.federated.accounting import privacy
 from dosimeter.federated.audited import as_audited
 from dosimeter.federated.federation import Federation
 from dosimeter.federated.training import Training, picked, train
-from dosimeter.types import Victims
 
 
 class Balance(NamedTuple):
@@ -40,9 +39,8 @@ class Comparison:
 
     federation: Callable[[int], Federation]
     """Of a seed, undefended; other seeds have other weights to begin with."""
-    victims: Victims
-    setting: Setting
-    yardstick: Yardstick
+    whole: Audit
+    """Whom to attack and how; each defense takes the place of its own."""
     steps: int
     seeds: int = 1
     trained: bool = False
@@ -52,15 +50,14 @@ class Comparison:
     @cached_property
     def made(self) -> dict[str, Any]:
         """All that makes two comparisons the same, as plain values; defenses are what is compared."""
-        task = {key: value for key, value in self.federation(self.setting.seed).made.items() if key != "defense"}
-        audit = self.setting.made(self.victims, self.yardstick.threshold)
-        return task | audit | {"steps": self.steps, "seeds": self.seeds, "trained": self.trained}
+        task = {key: value for key, value in self.federation(self.whole.seed).made.items() if key != "defense"}
+        return task | self.whole.made | {"steps": self.steps, "seeds": self.seeds, "trained": self.trained}
 
     def balance(self, name: str, defense: Defense, folder: str | Path | None = None) -> Balance:
         """Train with the defense, then have it meet its whole panel of attacks."""
         trainings = []
         for seed in range(self.seeds):
-            task = replace(self.federation(self.setting.seed + seed), defense=defense)
+            task = replace(self.federation(self.whole.seed + seed), defense=defense)
             trainings.append((task, train(task, folder=folder and Path(folder) / f"seed-{task.seed}")))
         task, first = trainings[0]
         result = self.audit(task, first if self.trained else Training(task.initial(), {}, []))
@@ -84,14 +81,13 @@ class Comparison:
         """Every attack made for the defense on the victims' updates at this moment; an audit is not done twice."""
         key = (fingerprint.of(task.defense), len(at.history))
         if key not in self._audits:
-            setting = replace(self.setting, defense=as_audited(task, at))
-            trials = audit_panel(task.model, self.victims, setting, self.yardstick, steps=self.steps)
-            self._audits[key] = conclude(list(trials))
+            whole = replace(self.whole, model=task.model, defense=as_audited(task, at))
+            self._audits[key] = conclude(list(audit_panel(whole, steps=self.steps)))
         return self._audits[key]
 
     def strongest(self, defense: Defense) -> dict[str, Any]:
         """The rate, name and mean SSIM of the attack of the whole panel that reads most of the untrained model."""
-        task = replace(self.federation(self.setting.seed), defense=defense)
+        task = replace(self.federation(self.whole.seed), defense=defense)
         result = self.audit(task, Training(task.initial(), {}, []))
         rate: dict[str, Any] = result.scores["success"]
         mean, left = result.scores["scores"]["ssim"]["mean"], result.unmeasured

@@ -10,7 +10,7 @@ from torch import nn
 
 from dosimeter import defenses, federated, files, fingerprint, spec
 from dosimeter.attacks import presets
-from dosimeter.auditing import audit
+from dosimeter.auditing import Scoring, audit
 from dosimeter.data import Dataset, pick
 from dosimeter.defenses import Defense
 from dosimeter.federated import Federation, Protocol, as_audited, train
@@ -207,7 +207,12 @@ def _audit(case: Case, trained: dict[str, Trained]) -> Outcome:
         defense, accuracy, rounds = trained[same]
     chosen = _tune(case, defense) if len(case.attacks) > 1 else next(iter(case.attacks))
     result = audit(
-        case.model, case.victims, attack=case.attacks[chosen], defense=defense, seed=case.seed, threshold=case.threshold
+        case.model,
+        case.victims,
+        attack=case.attacks[chosen],
+        defense=defense,
+        seed=case.seed,
+        scoring=Scoring(threshold=case.threshold),
     )
     scores, blind = result.scores["scores"], result.scores["baseline"]
     labels = result.scores.get("labels")

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dosimeter import engine
-from dosimeter.auditing import reconstruct
+from dosimeter.auditing import Capture, reconstruct
 from dosimeter.errors import DataError, UpdateError
 from dosimeter.federated.flower.keep import BEFORE, ROUND
 from dosimeter.types import Attack, Gradient, Reconstruction, Shape
@@ -76,11 +76,12 @@ def audit_kept(
     folder: str | Path,
     model: nn.Module,
     *,
-    attack: Attack,
+    attack: Attack | str,
     shape: Shape,
     lr: float = 1.0,
     rounds: tuple[int, ...] = (),
     most: int = 16,
+    batch: int | None = None,
     **more: Any,
 ) -> list[Attacked]:
     """Attack every update that a server kept, with nothing known of the truth.
@@ -93,15 +94,14 @@ def audit_kept(
         lr: the clients' learning rate, by which the change of weights is divided.
         rounds: only these, counted from 1; all by default.
         most: clients with more images than this are left out.
+        batch: images behind every update; by default as many as its client says.
         more: further arguments of `reconstruct`, such as `step` for clients that trained for more than one step.
     """
-    batch, rest = more.get("batch"), {key: value for key, value in more.items() if key != "batch"}
 
     def work(kept: Kept) -> Attacked | UpdateError:
-        size = int(batch or kept.examples or 1)
         try:
-            update = kept.update(model, lr)
-            found = reconstruct(kept.model(model), update, attack=attack, shape=shape, batch=size, **rest)
+            capture = Capture(kept.update(model, lr), shape, batch or kept.examples or 1)
+            found = reconstruct(kept.model(model), capture, attack=attack, **more)
         except UpdateError as reason:
             return reason
         return Attacked(kept, found)
