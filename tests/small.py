@@ -1,5 +1,7 @@
 """Small targets to attack and what a server sees of them."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -65,3 +67,11 @@ def observe(target: Target, images: Tensor, labels: Tensor, *, granted: bool = T
     seen = trees.stack([clients.gradient(target, x.to(target.mean), y) for x, y in zip(images, labels, strict=True)])
     ids = tuple(f"train:{i}" for i in range(len(images)))
     return Observation(seen, images.shape[1], ids, labels if granted else None)
+
+
+def _nowhere(x: Tensor, who: Tensor, *, slopes: bool = True) -> tuple[Tensor, Tensor]:
+    raise AssertionError("this optimiser looks nowhere else")
+
+
+ALONG: Any = {"loss": torch.zeros(0), "evaluate": _nowhere}
+"""What a step of an optimiser is given that makes no use of it."""

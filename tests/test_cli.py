@@ -153,6 +153,25 @@ def test_a_dry_run_writes_nothing(here: Path) -> None:
     assert [p.name for p in here.iterdir()] == ["mine.py"]
 
 
+def test_a_dry_run_of_a_panel_says_what_all_attacks_take(here: Path) -> None:
+    words = ("audit", "--model", "mine.py:make_model", "--victims", "2", "--attack", "auto", "--steps", "40")
+    code, out, err = call(*words, "--defense", "soteria", "--dry-run")
+    assert code == 0, err
+    said = " ".join(out.replace("\u2502", " ").split())
+    assert "48 steps each, 8 of them trials" in said  # two weights are left out in turn, for 4 steps each
+    assert "all of them" in said
+    assert "victims each" in said
+    assert "one after another" in said
+    assert [p.name for p in here.iterdir()] == ["mine.py"]
+
+
+def test_restarts_that_do_not_fit_are_planned_in_turn(here: Path) -> None:
+    words = ("audit", "--model", "mine.py:make_model", "--victims", "1", "--attack", "ig:restarts=4096,steps=2")
+    code, out, err = call(*words, "--budget", "0.02", "--dry-run")
+    assert code == 0, err
+    assert "of 4096 restarts at a time" in " ".join(out.replace("\u2502", " ").split())
+
+
 def test_an_attack_that_solves_has_no_steps(here: Path) -> None:
     words = ("audit", "--model", "mine.py:make_model", "--victims", "2", "--decoys", "5", "--attack", "analytic")
     code, out, _ = call(*words, "--dry-run")

@@ -1,9 +1,12 @@
 """The direction of the arrows between folders, read off the import statements."""
 
 import ast
+import importlib
 from pathlib import Path
 
 import dosimeter
+from dosimeter.attacks import Attack
+from dosimeter.defenses import Defense
 
 SOURCE = Path(dosimeter.__file__).parent
 VOCABULARY = {"channel", "checks", "errors", "files", "fingerprint", "progress", "rng", "spec", "trees", "types"}
@@ -84,3 +87,60 @@ def test_no_pickle_is_read() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "np.load", "numpy.load"):
                 given = {k.arg: ast.unparse(k.value) for k in node.keywords}
                 assert given.get("weights_only") == "True" or given.get("allow_pickle") == "False", path
+
+
+def classes_asked_for(tree: ast.AST) -> set[type]:
+    """Classes of ours that a file asks a value's type against, by isinstance, issubclass, type(...) is or match."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    asked: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+            asked += [part for part in ast.walk(node.args[1]) if isinstance(part, ast.Name | ast.Attribute)]
+        elif isinstance(node, ast.MatchClass):
+            asked.append(node.cls)
+        elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Call):
+            asked += node.comparators if getattr(node.left.func, "id", "") == "type" else []
+    found = set()
+    for expression in asked:
+        first, *rest = ast.unparse(expression).split(".")
+        module, _, name = names.get(first, "").rpartition(".")
+        if module.startswith("dosimeter") and rest != ["__name__"]:
+            value = getattr(importlib.import_module(module), name, None) or importlib.import_module(f"{module}.{name}")
+            for part in rest:
+                value = getattr(value, part, None)
+            found |= {value} if isinstance(value, type) else set()
+    return found
+
+
+def concrete(path: Path) -> set[str]:
+    """Attacks and defenses that a file outside their rooms asks for by class."""
+    asked = classes_asked_for(ast.parse(path.read_text()))
+    return {
+        kind.__name__
+        for room_, base in (("attacks", Attack), ("defenses", Defense))
+        for kind in asked
+        if issubclass(kind, base) and kind is not base and room(path) != room_
+    }
+
+
+def test_nobody_asks_for_a_certain_attack_or_defense_outside_its_room() -> None:
+    wrong = {str(path.relative_to(SOURCE)): found for path in SOURCE.rglob("*.py") if (found := concrete(path))}
+    assert not wrong
+
+
+def test_asking_for_a_class_is_noticed(tmp_path: Path) -> None:
+    text = """
+from dosimeter import defenses
+from dosimeter.attacks import Attack, Search as S
+from dosimeter.defenses import KeyLock, Defense
+def ask(x):
+    isinstance(x, Attack | Defense), isinstance(x, int | S), type(x) is defenses.NoDefense
+    match x:
+        case KeyLock(): pass
+"""
+    (tmp_path / "file.py").write_text(text)
+    found = classes_asked_for(ast.parse(text))
+    assert {kind.__name__ for kind in found} == {"Attack", "Defense", "Search", "NoDefense", "KeyLock"}

@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 from dosimeter import clients, defenses, metrics, models, servers
 from dosimeter.attacks import (
+    Attack,
     AverageOrders,
     GuessSteps,
     Search,
@@ -49,6 +50,7 @@ from dosimeter.types import ThreatModel, Victims
 __version__ = version("dosimeter")
 
 __all__ = [
+    "Attack",
     "Audit",
     "AverageOrders",
     "Capture",

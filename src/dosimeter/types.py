@@ -7,7 +7,7 @@ What flows is a NamedTuple of tensors; what is set is a frozen dataclass. The le
     V victims (updates), B images of one update, N candidates (victims x restarts), C, H, W channels, height, width
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -336,6 +336,19 @@ class Reconstruction(NamedTuple):
     determined: tuple[Mapping[str, float], ...] = ()  # {layer, or image: share of its input that was solved for}
     trained: tuple[Trained, ...] = ()  # (V,) how each client trained, where the attack had to guess
 
+    @classmethod
+    def without_steps(
+        cls,
+        images: Tensor,
+        labels: Tensor | None,
+        match: Tensor,
+        stopped: tuple[Ended, ...],
+        determined: tuple[Mapping[str, float], ...] = (),
+    ) -> "Reconstruction":
+        """What was found otherwise than by a search."""
+        none = torch.zeros(len(images), dtype=torch.long, device=images.device)
+        return cls(images, labels, match, none, none, stopped, Curve((0,), match.unsqueeze(1)), determined)
+
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
         """(V,)"""
@@ -351,32 +364,6 @@ class Watch(Protocol):
     """Who wants to know how far a search is."""
 
     def __call__(self, *, done: int, total: int, match: float, active: int) -> None: ...
-
-
-class Attack(Protocol):
-    """From what the server sees to images. Neither the truth nor a score can be passed in."""
-
-    @property
-    def name(self) -> str: ...
-
-    def needs(self) -> ThreatModel:
-        """The least that must be granted for this attack to run."""
-        ...
-
-    def __call__(
-        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
-    ) -> Reconstruction: ...
-
-    def blind(self) -> "Attack":
-        """The same attack without the update: what its prior alone gives."""
-        ...
-
-
-@runtime_checkable
-class Selective(Protocol):
-    """An attack that works on some models and batches only, and says so before any work is done."""
-
-    def check(self, target: Target, batch: int) -> None: ...
 
 
 Record = dict[str, object]

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from dosimeter import clients, metrics, models
 from dosimeter.attacks import Analytic, labels, presets
-from dosimeter.attacks.analytic.certificate import blank
 from dosimeter.attacks.analytic.first_layer import FirstLayer, find_first_layer
 from dosimeter.attacks.analytic.ratio import direction
+from dosimeter.attacks.stages import blank
 from dosimeter.auditing import Audit, Resources, audit, estimate
 from dosimeter.errors import SettingError
 from dosimeter.task import load_task
-from dosimeter.types import Observation, Reconstruction, Selective, Step, Target, Victims
+from dosimeter.types import Observation, Reconstruction, Step, Target, Victims
 from small import observe, target_of
 
 SHAPE = (3, 4, 4)
@@ -330,7 +330,6 @@ def test_an_interrupted_solver_keeps_what_it_has() -> None:
 
 
 def test_what_it_promises() -> None:
-    assert isinstance(Analytic(), Selective)
     nothing = Analytic().blind()
     assert nothing.name == "analytic without the update"
     assert nothing.blind() == nothing

@@ -13,7 +13,7 @@ from dosimeter.attacks import Features, labels, presets
 from dosimeter.attacks.features import SMOOTH, find_layers, gauss_newton, smooth
 from dosimeter.errors import SettingError
 from dosimeter.servers import Tamper
-from dosimeter.types import Reconstruction, Selective
+from dosimeter.types import Reconstruction
 from small import observe, target_of
 
 SHAPE = (3, 4, 4)
@@ -67,7 +67,6 @@ def test_separate_weights_give_a_batch_away_image_by_image(front: Tamper) -> Non
 
 def test_a_batch_in_one_layer_is_refused() -> None:
     target = target_of(network(), SHAPE)
-    assert isinstance(Features(), Selective)
     with pytest.raises(SettingError, match=r"of one image alone.*--batch 1"):
         Features().check(target, 2)
     Features().check(target, 1)

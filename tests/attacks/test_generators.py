@@ -18,6 +18,7 @@ from dosimeter.attacks import (
     labels,
     likelihoods,
     masks,
+    moves,
     optimisers,
     presets,
     priors,
@@ -30,7 +31,7 @@ from dosimeter.attacks.treatments import Resampled
 from dosimeter.engine import Products
 from dosimeter.errors import DataError, ModelError, OutputError, SettingError
 from dosimeter.types import Observation, Target
-from small import observe, target_of, tiny_target
+from small import ALONG, observe, target_of, tiny_target
 
 SHAPES = [(1, 6, 6), (1, 28, 28), (3, 32, 32), (2, 40, 64)]
 
@@ -106,7 +107,7 @@ def test_a_space_of_pixels_takes_no_more_room_and_one_of_weights_says_how_much()
     assert all(plan.bytes <= 2**28 for plan in plans)
     with pytest.raises(SettingError, match="more than the budget"):
         engine.plan(target, victims=1, batch=1, restarts=1, budget=2**20, extra=wide)
-    assert presets.grnn().footprint(target, 1) == generators.Weights().footprint(target, 1, 5)
+    assert presets.grnn().cost(target, 1).beside == generators.Weights().footprint(target, 1, 5)
 
 
 def test_images_that_no_generator_makes_are_refused() -> None:
@@ -114,7 +115,7 @@ def test_images_that_no_generator_makes_are_refused() -> None:
     with pytest.raises(SettingError, match="2 to 1024 pixels a side"):
         search.check(blank_target((1, 1, 20)), 1)
     with pytest.raises(SettingError, match="median filter works on pixels"):
-        replace(search, median=3)
+        replace(search, moves=(moves.Median(every=3),))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.99])
@@ -126,11 +127,13 @@ def test_rmsprop_is_torchs(momentum: float) -> None:
     ours, state = optimisers.RMSprop(lr=0.03, momentum=momentum), optimisers.RMSprop().init(x)
     for _ in range(20):
         slope = torch.randn_like(x)
-        x, state = ours.step(x, slope, torch.ones(3, dtype=x.dtype), state)
+        x, state = ours.step(x, slope, torch.ones(3, dtype=x.dtype), state, **ALONG)
         reference.grad = slope
         theirs.step()
     assert torch.allclose(x, reference, atol=1e-12)
-    moved, _ = ours.step(torch.zeros(2, 3), torch.ones(2, 3), torch.tensor([1.0, 0.1]), ours.init(torch.zeros(2, 3)))
+    moved, _ = ours.step(
+        torch.zeros(2, 3), torch.ones(2, 3), torch.tensor([1.0, 0.1]), ours.init(torch.zeros(2, 3)), **ALONG
+    )
     assert torch.allclose(moved[0], 10 * moved[1])
 
 
@@ -253,9 +256,9 @@ def test_ggl_finds_images_that_its_generator_can_make(settings_: dict[str, objec
 
 def test_a_population_counts_as_candidates_and_a_latent_has_its_prior() -> None:
     search = presets.ggl(generator=faces(), restarts=3)
-    assert search.at_once == 150
-    assert presets.ggl(generator=faces(), by="adam").at_once == 1
-    assert search.footprint(tiny_target(), 2) == 2 * 4 * 36
+    cost = search.cost(tiny_target(), 2)
+    assert (cost.restarts * cost.candidates, cost.beside) == (150, 2 * 4 * 36)
+    assert presets.ggl(generator=faces(), by="adam").cost(tiny_target(), 2).candidates == 1
     field = generators.Latent(generator=faces(), kl=0.1).field(tiny_target(), 2, 0)
     z = torch.randn(3, 8, dtype=torch.float64)
     for n, found in enumerate(torch.as_tensor(field.loss(z))):

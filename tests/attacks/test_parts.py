@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from dosimeter import models
-from dosimeter.attacks import labels, likelihoods, masks, optimisers, presets, priors, schedules, starts
+from dosimeter.attacks import labels, likelihoods, masks, moves, optimisers, presets, priors, schedules, starts
 from dosimeter.attacks.priors import View
 from dosimeter.errors import SettingError
-from small import observe, target_of, tiny_target
+from small import ALONG, observe, target_of, tiny_target
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -21,7 +21,7 @@ def test_adam_is_torchs(signed: bool) -> None:
     ours, state = optimisers.Adam(lr=0.07, signed=signed), optimisers.Adam().init(x)
     for _ in range(20):
         slope = torch.randn_like(x)
-        x, state = ours.step(x, slope, torch.ones(3, dtype=x.dtype), state)
+        x, state = ours.step(x, slope, torch.ones(3, dtype=x.dtype), state, **ALONG)
         reference.grad = slope.sign() if signed else slope
         theirs.step()
     assert torch.allclose(x, reference, atol=1e-12)
@@ -32,13 +32,13 @@ def test_descent_is_torchs() -> None:
     reference = x.clone().requires_grad_()
     reference.grad = slope
     torch.optim.SGD([reference], lr=0.07).step()
-    moved, _ = optimisers.Descent(lr=0.7).step(x, slope, torch.full((3,), 0.1), optimisers.Descent().init(x))
+    moved, _ = optimisers.Descent(lr=0.7).step(x, slope, torch.full((3,), 0.1), optimisers.Descent().init(x), **ALONG)
     assert torch.allclose(moved, reference, atol=1e-8)
 
 
 def test_adam_scales_each_candidate_by_its_own_factor() -> None:
     x, slope = torch.zeros(2, 3), torch.ones(2, 3)
-    moved, _ = optimisers.Adam(lr=1.0).step(x, slope, torch.tensor([1.0, 0.1]), optimisers.Adam().init(x))
+    moved, _ = optimisers.Adam(lr=1.0).step(x, slope, torch.tensor([1.0, 0.1]), optimisers.Adam().init(x), **ALONG)
     assert torch.allclose(moved[0], 10 * moved[1])
 
 
@@ -145,7 +145,7 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
     assert a.schedule == schedules.StepDecay(at=(3 / 8, 5 / 8, 7 / 8), factor=0.1)
     assert a.only == masks.Everything()
     assert a.start == starts.Normal()
-    assert (a.box, a.keep, a.likelihood) == (True, "last", likelihoods.Cosine())
+    assert (a.moves, a.keep, a.likelihood) == ((moves.Box(),), "last", likelihoods.Cosine())
     cvb = presets.inverting_gradients_cvb()
     assert (cvb.stop.steps, cvb.stop.patience, cvb.stop.target) == (20_000, 4000, 1e-5)
     assert cvb.optimiser == optimisers.Adam(lr=1.0)
@@ -182,10 +182,10 @@ def test_dlg_idlg_and_cpl_equal_their_printed_settings() -> None:
         assert search.optimiser == optimisers.LBFGS(lr=1.0, inner=20, history=100, line="none")
         assert (search.stop.steps, search.stop.target) == (300, 1e-6)
         assert (search.likelihood, search.prior) == (likelihoods.SquaredL2(), priors.Prior())
-        assert (search.start, search.box, search.restarts) == (starts.Normal(), False, 1)
+        assert (search.start, search.moves, search.restarts) == (starts.Normal(), (), 1)
     assert (dlg.labels, idlg.labels, cpl.labels) == (labels.Joint(), labels.FromLastLayer(), labels.FromLastLayer())
     assert (cpl.optimiser, cpl.stop.steps) == (optimisers.LBFGS(lr=1.0, inner=1, line="none"), 300)
-    assert (cpl.start, cpl.likelihood, cpl.box) == (starts.Tiled(across=2), likelihoods.SquaredL2(), False)
+    assert (cpl.start, cpl.likelihood, cpl.moves) == (starts.Tiled(across=2), likelihoods.SquaredL2(), ())
     assert presets.cpl(alpha=0.5).prior == 0.5 * priors.Prediction()
 
 

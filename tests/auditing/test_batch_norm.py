@@ -71,7 +71,7 @@ def test_clients_send_the_gradient_of_their_mode_and_statistics_where_they_shoul
         assert torch.allclose(variance, features.var((1, 3, 4), correction=0))
 
 
-class Spy:
+class Spy(dm.Attack):
     """An attack that only looks at what it is given."""
 
     name, restarts = "spy", 1

@@ -30,7 +30,7 @@ def some_victims(n: int = 2, batch: int = 1) -> dm.Victims:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spy:
+class Spy(dm.Attack):
     """Keeps what an attack is handed; attacks with nothing."""
 
     grants: dm.ThreatModel
@@ -125,7 +125,7 @@ def test_a_captured_update_of_torchs_own_training_is_read() -> None:
         dm.reconstruct(model, sent, attack=guess)
 
 
-REFUSED: list[tuple[dm.types.Attack, dict[str, Any], str]] = [
+REFUSED: list[tuple[dm.Attack, dict[str, Any], str]] = [
     (SEARCH, {"step": STEP, "threat": dm.ThreatModel(labels=True, local_steps=False)}, "let the attack guess"),
     (SEARCH, {"step": STEP, "threat": dm.ThreatModel(labels=True, local_lr=False)}, "let the attack guess"),
     (GUESS, {"step": STEP, "threat": dm.ThreatModel(labels=True)}, "nothing to guess"),
@@ -138,7 +138,7 @@ REFUSED: list[tuple[dm.types.Attack, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("attack", "settings", "says"), REFUSED, ids=range(len(REFUSED)))
 def test_what_cannot_be_guessed_is_refused_before_any_work(
-    attack: dm.types.Attack, settings: dict[str, Any], says: str
+    attack: dm.Attack, settings: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(SettingError, match=says) as refused:
         dm.audit(small_model(), some_victims(), attack=attack, **settings)
@@ -146,7 +146,7 @@ def test_what_cannot_be_guessed_is_refused_before_any_work(
 
 
 def test_more_local_steps_take_more_memory_whoever_simulates_them() -> None:
-    def planned(attack: dm.types.Attack, steps: int) -> float:
+    def planned(attack: dm.Attack, steps: int) -> float:
         setting = Audit(
             model=small_model(),
             victims=some_victims(),

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 import dosimeter as dm
 from dosimeter import auditing
+from dosimeter.attacks import Attack
 from dosimeter.auditing import Audit, Outcome, audit_panel, conclude
 from dosimeter.defenses import Moment
 from dosimeter.reports import print_result
 from dosimeter.reports.page import render
-from dosimeter.types import Attack, Gradient, Observation, Reconstruction, Target, Victims, Watch
+from dosimeter.types import Gradient, Observation, Reconstruction, Target, Victims, Watch
 
 SHAPE = (1, 6, 6)
 DIVERGING = dm.presets.inverting_gradients(steps=3, by="descent", box=False, lr=1e38)
@@ -67,7 +68,7 @@ def test_victims_on_whom_the_search_diverged_are_counted_and_said() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spoiling:
+class Spoiling(dm.Attack):
     """An attack whose images are not finite, whatever it says of them."""
 
     inner: dm.Search = dm.presets.inverting_gradients(steps=1)

@@ -176,7 +176,7 @@ def distances(target: Target, count: int, noise: float, prior: Prior, likelihood
     """|x' - x| of an attack on so many points."""
     x, update = seen(target, count, noise)
     attack = Search(
-        likelihood=likelihood, prior=prior, optimiser=optimisers.Adam(lr=0.1), stop=Stop(steps=400), box=False
+        likelihood=likelihood, prior=prior, optimiser=optimisers.Adam(lr=0.1), stop=Stop(steps=400), moves=()
     )
     return (attack(target, [update], seed=0).images - x).flatten(1).norm(dim=1)
 

@@ -8,11 +8,11 @@ from torch import nn
 
 import dosimeter as dm
 from dosimeter import defenses, models
-from dosimeter.attacks import AverageRounds, generators, presets
+from dosimeter.attacks import Attack, AverageRounds, generators, presets
 from dosimeter.auditing import Audit, Result
 from dosimeter.auditing.job import Job
 from dosimeter.errors import SettingError
-from dosimeter.types import Attack, Victims
+from dosimeter.types import Victims
 
 SIZE, CLASSES = 32, 10
 MODELS = ("mlp", "mlp-no-bias", "lenet", "cnn", "cnn-bayes", "vit")

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 import dosimeter as dm
 from dosimeter import defenses, models
-from dosimeter.attacks import generators, presets
+from dosimeter.attacks import Attack, generators, presets
 from dosimeter.errors import SettingError
-from dosimeter.types import Attack, Victims
+from dosimeter.types import Victims
 
 SHAPE, CLASSES = (1, 16, 16), 10
 

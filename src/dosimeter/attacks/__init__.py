@@ -1,6 +1,6 @@
 """Attacks: from the update that a server sees to the images behind it.
 
-An attack is a `Search` put together from parts, one file each:
+What every attack is stands in `base`. Most are a `Search` put together from parts, one file each:
 
     likelihoods  how well a simulated update explains the observed one
     priors       what images look like before any update is seen
@@ -10,6 +10,7 @@ An attack is a `Search` put together from parts, one file each:
     masks        which tensors are matched
     treatments   what is supposed of numbers that clients draw inside the model
     spaces       where images are looked for          sampling     points around a candidate
+    moves        what is done to candidates after every step
 
 `Analytic` solves instead, where the first layer is fully connected or the network is straight, `Eliminate` where noise
 is drawn inside it, `Features` where a later layer gives enough away; `LabelsOnly` recovers labels and no images.
@@ -25,6 +26,7 @@ from dosimeter.attacks import (
     labels,
     likelihoods,
     masks,
+    moves,
     optimisers,
     presets,
     priors,
@@ -35,6 +37,7 @@ from dosimeter.attacks import (
     treatments,
 )
 from dosimeter.attacks.analytic import Analytic, Eliminate
+from dosimeter.attacks.base import Around, Attack, Cost, Found
 from dosimeter.attacks.features import Features
 from dosimeter.attacks.guess import GuessSteps
 from dosimeter.attacks.key import RecoverKey
@@ -42,15 +45,19 @@ from dosimeter.attacks.labels_only import LabelsOnly
 from dosimeter.attacks.leave_out import LeaveOut
 from dosimeter.attacks.orders import AverageOrders
 from dosimeter.attacks.rounds import AverageRounds
-from dosimeter.attacks.search import Search, Stop
+from dosimeter.attacks.search import Search, Stop, searching
 from dosimeter.attacks.unlock import SolveLock
 
 __all__ = [
     "Analytic",
+    "Around",
+    "Attack",
     "AverageOrders",
     "AverageRounds",
+    "Cost",
     "Eliminate",
     "Features",
+    "Found",
     "GuessSteps",
     "LabelsOnly",
     "LeaveOut",
@@ -62,19 +69,14 @@ __all__ = [
     "labels",
     "likelihoods",
     "masks",
+    "moves",
     "optimisers",
     "presets",
     "priors",
     "sampling",
     "schedules",
-    "solves",
+    "searching",
     "spaces",
     "starts",
     "treatments",
 ]
-
-
-def solves(attack: object) -> bool:
-    """Whether an attack, or the one inside it, solves for one victim after another instead of searching for all."""
-    inner = getattr(attack, "attack", None)
-    return isinstance(attack, Analytic | Eliminate | Features | LabelsOnly) or (inner is not None and solves(inner))

@@ -1,7 +1,6 @@
 """CMA-ES for many candidates: one strategy each, all their populations evaluated as one batch."""
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dosimeter import checks
+from dosimeter.attacks.stepping import Evaluate, Optimiser, per_row
 from dosimeter.errors import SettingError
 from dosimeter.rng import numpy_stream
 
@@ -26,7 +26,7 @@ class Strategies(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CMAES:
+class CMAES(Optimiser[Strategies]):
     """Covariance matrix adaptation (Hansen 2016), by the package `cma`: a search that needs no slopes.
 
     A step draws a population around every candidate's mean, evaluates them all at once and adapts. A candidate stands
@@ -52,14 +52,7 @@ class CMAES:
         return Strategies(torch.arange(len(x), device=x.device), [self._begin(row) for row in rows])
 
     def step(
-        self,
-        x: Tensor,
-        slope: Tensor,
-        scale: Tensor,
-        state: Strategies,
-        *,
-        loss: Tensor,
-        evaluate: Callable[..., tuple[Tensor, Tensor]],
+        self, x: Tensor, slope: Tensor, scale: Tensor, state: Strategies, *, loss: Tensor, evaluate: Evaluate
     ) -> tuple[Tensor, Strategies]:
         mine = [state.all[place] for place in state.of.tolist()]
         asked = [np.stack(strategy.ask()) for strategy in mine]  # (population, D) each
@@ -72,7 +65,7 @@ class CMAES:
         best = losses.argmin(1)
         better = losses.gather(1, best[:, None])[:, 0] < loss
         chosen = points.reshape(len(x), self.population, *x.shape[1:])[torch.arange(len(x), device=x.device), best]
-        return torch.where(better.reshape(-1, *[1] * (x.ndim - 1)), chosen, x), state
+        return torch.where(per_row(better, x), chosen, x), state
 
     def _begin(self, mean: NDArray[np.float64]) -> Any:
         import cma  # here, since it loads scipy.stats and matplotlib, a second that every start of a program would wait

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from dosimeter import checks
-from dosimeter.attacks.likelihoods import Gaussian, Interval, Laplace, Likelihood, Pruned, SquaredL2
+from dosimeter.attacks.likelihoods import Entrywise, Likelihood, SquaredL2
 from dosimeter.engine import Products
 from dosimeter.errors import SettingError, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clipped:
+class Clipped(Likelihood):
     """`likelihood` after the simulated update was clipped to the observed one's norm: c g with c = min(1, |g'| / |g|).
 
     |c g - g'|^2 = c |g - g'|^2 + (1 - c) (|g'|^2 - c |g|^2), which does not cancel where c nears 1.
@@ -26,6 +26,10 @@ class Clipped:
 
     likelihood: Likelihood = SquaredL2()
     exact = True
+
+    @property
+    def informed(self) -> bool:
+        return self.likelihood.informed
 
     def loss(self, products: Products) -> Tensor:
         cross, simulated, observed, difference = products
@@ -36,7 +40,7 @@ class Clipped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Zeroed:
+class Zeroed(Entrywise):
     """|T(g) - g'|^2, where T sets entries of the simulated update to 0 because entries of the observed one are.
 
     "rate" drops the smallest entries of each tensor, as many as are 0 in the observation: gradient pruning. "places"
@@ -55,19 +59,14 @@ class Zeroed:
             raise SettingError(unknown("way to drop entries", self.by, ("rate", "places")))
         checks.positive("A density", "a sigma", self.sigma)
 
+    @property
+    def informed(self) -> bool:
+        return self.sigma != Zeroed.sigma
+
     def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
         gone = observed == 0
         kept = ~gone if self.by == "places" else _largest(simulated.detach().abs(), gone.sum(1))
         return (torch.where(kept, simulated, 0) - observed).square().sum(1) / (2 * self.sigma**2)
-
-
-def informed(likelihood: object) -> bool:
-    """Whether it takes settings of the defense, which the threat model must grant."""
-    if isinstance(likelihood, Clipped):
-        return informed(likelihood.likelihood)
-    if isinstance(likelihood, Zeroed):
-        return likelihood.sigma != Zeroed.sigma
-    return isinstance(likelihood, Gaussian | Laplace | Pruned | Interval)
 
 
 def _largest(sizes: Tensor, dropped: Tensor) -> Tensor:

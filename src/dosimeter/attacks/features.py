@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from dosimeter import checks, rng
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.analytic.certificate import ROUNDING, blank
+from dosimeter.attacks.analytic.certificate import ROUNDING
 from dosimeter.attacks.analytic.first_layer import SEARCH, in_double
-from dosimeter.attacks.stages import Beat, beat_of, unheard
+from dosimeter.attacks.base import Attack, Found, Solve
+from dosimeter.attacks.stages import Beat, blank, unheard
 from dosimeter.errors import SettingError
-from dosimeter.types import Curve, Ended, Gradient, Observation, Outcome, Reconstruction, Target, ThreatModel, Watch
+from dosimeter.types import Ended, Gradient, Observation, Outcome, Target
 
 SMOOTH = 10.0
 """How much further a smooth difference from the blank image may go than a rough one, where both explain the input."""
@@ -43,7 +44,7 @@ class Layer(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features:
+class Features(Attack):
     """Prop. 1 of Inverting Gradients on the widest fully connected layer with a bias, and the image behind its input.
 
     Of all images that explain the input the one nearest to the blank one is found. A victim is `recovered` when its
@@ -65,9 +66,6 @@ class Features:
         checks.count("The attack 'features'", "steps", self.steps, least=0)
         checks.count("The attack 'features'", "inner", self.inner)
 
-    def needs(self) -> ThreatModel:
-        return ThreatModel(labels=self.labels.granted, defense=False)
-
     def check(self, target: Target, batch: int) -> None:
         """Refuse what cannot be solved, before any work."""
         if target.step is not None:
@@ -76,42 +74,27 @@ class Features:
                 f"leave the step out or {SEARCH}."
             )
         find_layers(target, batch)
+        super().check(target, batch)
 
     def blind(self) -> "Features":
         """Without a step the image stays blank."""
         return replace(self, name=f"{self.name} without the update", steps=0)
 
-    def __call__(
-        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
-    ) -> Reconstruction:
-        if len(observations) != 1:
-            raise SettingError(f"The attack 'features' reads one update of each victim, got {len(observations)}.")
-        (seen,) = observations
+    def prepare(self, target: Target, seen: Observation, labels: Tensor, *, seed: int) -> Solve:
         if seen.statistics:
             raise SettingError(f"The attack 'features' cannot use batch-norm statistics that were sent; {SEARCH}.")
-        self.check(target, seen.batch)
-        labels = self.labels.find(target, seen).to(target.mean.device)
-        exact, victims = in_double(target), len(seen.ids)
-        layers = find_layers(exact, seen.batch)
-        images = blank(exact).expand(victims, seen.batch, *target.shape).clone()
-        match = torch.full((victims,), torch.inf)
-        stopped = [Outcome.INTERRUPTED] * victims
-        try:
-            for v in range(victims):
-                beat = beat_of(watch, v, victims, float(match[v - 1]) if v else torch.nan)
-                beat()
-                update = {name: seen.gradient[name][v].double() for name in exact.parameters}
-                for layer in layers:
-                    images[v, layer.image] = self._solve(exact, layer, update, images[v], beat)
-                match[v] = mismatch(exact, images[v], labels_.usable(labels[v]), update)
-                exactly = match[v] <= ROUNDING * torch.finfo(target.mean.dtype).eps
-                stopped[v] = Outcome.RECOVERED if exactly else Outcome.NOT_DETERMINED
-            beat_of(watch, victims, victims, float(match[-1]))()
-        except KeyboardInterrupt:
-            pass
-        match, none = match.to(target.mean), torch.zeros(victims, dtype=torch.long, device=images.device)
-        curve = Curve((0,), match.unsqueeze(1))
-        return Reconstruction(images.to(target.mean), labels, match, none, none, tuple(map(Ended, stopped)), curve)
+        exact = in_double(target)
+        layers, bound = find_layers(exact, seen.batch), ROUNDING * torch.finfo(target.mean.dtype).eps
+
+        def solve(v: int, beat: Beat) -> Found:
+            update = {name: seen.gradient[name][v].double() for name in exact.parameters}
+            images = blank(exact).expand(seen.batch, *target.shape).clone()
+            for layer in layers:
+                images[layer.image] = self._solve(exact, layer, update, images, beat)
+            match = mismatch(exact, images, labels[v], update)
+            return Found(images, match, Ended(Outcome.RECOVERED if match <= bound else Outcome.NOT_DETERMINED))
+
+        return solve
 
     def _solve(self, target: Target, layer: Layer, update: Gradient, images: Tensor, beat: Beat) -> Tensor:
         """(C, H, W): the image that gives the layer the input that is in its gradient."""

@@ -3,7 +3,6 @@
 The number of local steps is a small integer, so that it can be found by trying (Inverting Gradients, App. B.2).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -11,17 +10,15 @@ import torch
 from torch import Tensor
 
 from dosimeter import checks
-from dosimeter.attacks import likelihoods
-from dosimeter.attacks.labels import usable
+from dosimeter.attacks.base import Cost
 from dosimeter.attacks.search import Search
-from dosimeter.attacks.stages import Stages, group_by_group, only
-from dosimeter.engine import Matcher
+from dosimeter.attacks.trials import Trying, compared
 from dosimeter.errors import SettingError
 from dosimeter.types import Observation, Reconstruction, Target, ThreatModel, Trained, Untold, Watch
 
 
 @dataclass(frozen=True, kw_only=True)
-class GuessSteps:
+class GuessSteps(Trying):
     """A search by an attacker who was not told how many local steps an update holds, or at which learning rate.
 
     Every guess gets a short search. For each victim the guess is kept whose images simulate the update best, direction
@@ -37,7 +34,6 @@ class GuessSteps:
     small. Then only the product can be told, and either guess gives the images.
     """
 
-    attack: Search
     guesses: tuple[int, ...] = tuple(range(1, 11))
     """Numbers of local steps to try; none where the number is granted."""
     rates: tuple[float, ...] = ()
@@ -46,6 +42,7 @@ class GuessSteps:
     """Steps of a short search."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (self.guesses or self.rates):
             raise SettingError("Guessing needs numbers of local steps or learning rates to try, got none.")
         for steps in self.guesses:
@@ -59,30 +56,12 @@ class GuessSteps:
         return f"{self.attack.name}-guess"
 
     @property
-    def at_once(self) -> int:
-        """Candidates of a victim at once; guesses are tried one after another."""
-        return self.attack.at_once
-
-    @property
-    def passes(self) -> int:
-        """The most local steps that are simulated."""
-        return max(self.guesses, default=1)
-
-    @property
-    def likelihood(self) -> likelihoods.Likelihood | likelihoods.Entrywise:
-        return self.attack.likelihood
-
-    @property
     def short(self) -> Search:
-        """The search that tries a guess."""
         stop = replace(self.attack.stop, steps=min(self.trial, self.attack.stop.steps))
         return replace(self.attack, stop=stop, restarts=1)
 
-    @property
-    def steps(self) -> int:
-        """Of all searches one after another, at most."""
-        tried = max(1, len(self.guesses)) * max(1, len(self.rates))
-        return tried * self.short.stop.steps + self.attack.stop.steps
+    def cost(self, target: Target, batch: int) -> Cost:
+        return super().cost(target, batch)._replace(passes=max(self.guesses, default=1))
 
     def needs(self) -> ThreatModel:
         return replace(self.attack.needs(), local_steps=not self.guesses, local_lr=not self.rates)
@@ -90,9 +69,13 @@ class GuessSteps:
     def check(self, target: Target, batch: int) -> None:
         """Refuse a target of which nothing, or something else, is to be guessed."""
         self.candidates(target)
+        super().check(target, batch)
 
-    def blind(self) -> Search:
-        return self.attack.blind()
+    def number(self, target: Target) -> int:
+        return len(self.candidates(target))
+
+    def suppositions(self, target: Target, seen: Observation) -> list["_Guess"]:
+        return [_Guess(target, seen, trained) for trained in self.candidates(target)]
 
     def candidates(self, target: Target) -> list[Trained]:
         """What is tried; the most local steps first, so that the first steps of an estimate are the costliest."""
@@ -110,30 +93,6 @@ class GuessSteps:
         rates = self.rates if step.lr is None else (step.lr,)
         return [Trained(*pair) for pair in product(sorted(set(steps), reverse=True), rates)]
 
-    def __call__(
-        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
-    ) -> Reconstruction:
-        if len(observations) != 1:
-            raise SettingError(f"Guessing reads one update of each victim, got {len(observations)}.")
-        (seen,) = observations
-        guesses = [_Guess(target, seen, trained) for trained in self.candidates(target)]
-        stages, everyone = Stages(watch, self.steps), range(len(seen.ids))
-        apart = []
-        for guess in guesses:
-            found = guess.run(self.short, guess.seen, seed, stages.next(self.short.stop.steps))
-            if found.interrupted:
-                return found
-            apart.append(guess.apart(found))
-        best = torch.stack(apart).argmin(0).tolist()  # (V,)
-        groups = [[v for v in everyone if best[v] == which] for which in range(len(guesses))]
-
-        def run(which: int) -> Reconstruction:
-            share = self.attack.stop.steps * len(groups[which]) / len(everyone)
-            part = only(guesses[which].seen, groups[which])
-            return stages.ended(guesses[which].run(self.attack, part, seed, stages.next(share)))
-
-        return group_by_group(groups, run)
-
 
 class _Guess:
     """The updates of all victims, on the assumption that clients trained in one way."""
@@ -145,18 +104,14 @@ class _Guess:
         if target.step.lr is None:  # the update is the plain difference of weights
             self.seen = seen._replace(gradient={name: g / trained.lr for name, g in seen.gradient.items()})
 
-    def run(self, search: Search, seen: Observation, seed: int, watch: Watch) -> Reconstruction:
+    def search(self, search: Search, seen: Observation, seed: int, watch: Watch) -> Reconstruction:
         found = search(self.target, [seen], seed=seed, watch=watch)
         return found._replace(trained=(self.trained,) * len(seen.ids))
 
     def apart(self, found: Reconstruction) -> Tensor:
         """(V,): how far the simulated updates are from the observed ones, on the scale of both."""
-        assert found.labels is not None
-        matcher = Matcher(self.target, self.seen.gradient, statistics=self.seen.statistics)
-        owner = torch.arange(len(found.images), device=found.images.device)
-        with torch.no_grad():
-            products = matcher(found.images, usable(found.labels), owner)
+        products = compared(self.target, self.seen, found)
         difference, simulated, observed = (
-            p.detach().sum(1) for p in (products.difference, products.simulated, products.observed)
+            p.sum(1) for p in (products.difference, products.simulated, products.observed)
         )
         return (difference / (simulated * observed).sqrt()).nan_to_num(torch.inf, posinf=torch.inf)

@@ -15,7 +15,6 @@ Steps of local training by SGD add up to rank one as well. With Adam or weight d
 the key that fits best.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter.attacks import treatments
+from dosimeter.attacks.base import Around
 from dosimeter.attacks.search import Search
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Observation, Reconstruction, Target, ThreatModel, Watch
@@ -38,7 +38,7 @@ class Keyed(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecoverKey:
+class RecoverKey(Around):
     """`attack` by somebody who first reads the key off the gradient of the lock; nothing has to be granted for it."""
 
     attack: Search
@@ -47,28 +47,21 @@ class RecoverKey:
     def name(self) -> str:
         return f"{self.attack.name}, key recovered"
 
-    @property
-    def at_once(self) -> int:
-        """How many candidates are simulated at once for a victim."""
-        return self.attack.at_once
-
     def needs(self) -> ThreatModel:
         return replace(self.attack.needs(), secrets=False)
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse models whose update holds no lock."""
-        self.attack.check(target, batch)
+        super().check(target, batch)
         _locks(target)
 
     def blind(self) -> Search:
         """Without the update there is no key to be read off."""
         return replace(self.attack.blind(), secrets=treatments.Mean())
 
-    def __call__(
-        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
-    ) -> Reconstruction:
-        seen = [o._replace(secrets=recover(target, o.gradient)) for o in observations]
-        return replace(self.attack, secrets=treatments.Known())(target, seen, seed=seed, watch=watch)
+    def run(self, target: Target, seen: Observation, *, seed: int, watch: Watch | None) -> Reconstruction:
+        known = seen._replace(secrets=recover(target, seen.gradient))
+        return replace(self.attack, secrets=treatments.Known())(target, [known], seed=seed, watch=watch)
 
 
 def recover(target: Target, gradient: Gradient) -> dict[str, Tensor]:

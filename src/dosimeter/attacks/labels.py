@@ -2,40 +2,43 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from dosimeter.attacks import counts
 from dosimeter.attacks.last_layer import GRANT, LastLayer, features, find_last_layer
+from dosimeter.attacks.stages import Beat, unheard
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import UNTOLD, Observation, Target
 
 
-class Labels(Protocol):
-    granted: bool
+class Labels:
+    """The start of all sources of labels."""
+
+    granted = False
     """Whether the threat model must grant them."""
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse a task or a model whose updates do not tell them, before any work."""
-        ...
 
-    def find(self, target: Target, observation: Observation) -> Tensor:
-        """(V, B)"""
-        ...
+    def find(self, target: Target, observation: Observation, beat: Beat = unheard) -> Tensor:
+        """(V, B); `beat` is called between pieces of the work."""
+        raise NotImplementedError
+
+    def classes(self, target: Target) -> int:
+        """How many logits a label has that is searched with the images; 0 where none is."""
+        return 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class Known(Labels):
     """Granted by the threat model, as in PPP, CVB and Inverting Gradients (Remark 1)."""
 
     granted = True
 
-    def check(self, target: Target, batch: int) -> None:
-        pass
-
-    def find(self, target: Target, observation: Observation) -> Tensor:
+    def find(self, target: Target, observation: Observation, beat: Beat = unheard) -> Tensor:
         if observation.labels is None:
             raise SettingError(
                 "This attack needs the labels, which the threat model does not grant. Grant them "
@@ -45,7 +48,7 @@ class Known:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromLastLayer:
+class FromLastLayer(Labels):
     """Read off the last layer's gradient, exact for one image an update: only the label's entry of p - y is negative.
 
     `rule` says where p - y is taken from:
@@ -60,7 +63,6 @@ class FromLastLayer:
     """
 
     rule: Literal["auto", "bias", "rows"] = "auto"
-    granted = False
 
     def __post_init__(self) -> None:
         if self.rule not in ("auto", "bias", "rows"):
@@ -80,7 +82,7 @@ class FromLastLayer:
                     "use rule=auto."
                 )
 
-    def find(self, target: Target, observation: Observation) -> Tensor:
+    def find(self, target: Target, observation: Observation, beat: Beat = unheard) -> Tensor:
         self.check(target, observation.batch)
         weight, bias = find_last_layer(target).gradients(observation)
         if self.rule == "rows" and weight is not None:
@@ -93,7 +95,7 @@ class FromLastLayer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts:
+class Counts(Labels):
     """How often each class occurs in a batch of any size, from the last layer's gradient; labels sorted by class.
 
     `rule` is `fit`, which estimates the batch's mean output from the update itself (`counts.fit_counts`), or `llg`, the
@@ -103,7 +105,6 @@ class Counts:
     """
 
     rule: Literal["fit", "llg"] = "fit"
-    granted = False
 
     def __post_init__(self) -> None:
         if self.rule not in ("fit", "llg"):
@@ -117,7 +118,7 @@ class Counts:
                 f"leave the step out, use --batch 1 or {GRANT}."
             )
 
-    def find(self, target: Target, observation: Observation) -> Tensor:
+    def find(self, target: Target, observation: Observation, beat: Beat = unheard) -> Tensor:
         self.check(target, observation.batch)
         if observation.batch == 1:
             return FromLastLayer().find(target, observation)
@@ -126,6 +127,7 @@ class Counts:
         matrix, shift = layer.values(target)
         found = []
         for v, own in enumerate(_own_features(target, layer, observation)):
+            beat()
             slope = None if slopes is None else slopes[v]
             if not any(part[v].any() for part in (slopes, offsets) if part is not None):
                 found.append(torch.full((observation.batch,), UNTOLD, device=target.mean.device))
@@ -144,21 +146,18 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Joint:
+class Joint(Labels):
     """Unknowns beside the images: the softmax of logits that start standard normal (DLG, Eq. 4 and Alg. 1)."""
-
-    granted = False
 
     def check(self, target: Target, batch: int) -> None:
         if not target.classification:
             raise SettingError("Labels can be searched only under cross-entropy; grant the targets instead.")
 
-    def find(self, target: Target, observation: Observation) -> Tensor:
+    def find(self, target: Target, observation: Observation, beat: Beat = unheard) -> Tensor:
         """(V, B) of zeros: nothing is known of the labels before the search."""
         return torch.zeros(len(observation.ids), observation.batch, dtype=torch.long)
 
     def classes(self, target: Target) -> int:
-        """How many logits a label has."""
         self.check(target, 1)
         with torch.no_grad():
             blank = torch.zeros(1, *target.shape, dtype=target.mean.dtype, device=target.mean.device)

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from dosimeter import checks
+from dosimeter.attacks.stepping import Evaluate, Optimiser
 from dosimeter.errors import SettingError, unknown
 
 CURVED = 1e-10
 """A pair is remembered when <move, turn> is above this, as in torch."""
 FALL, FLATTEN = 1e-4, 0.9
 """The constants of Wolfe's two conditions (Nocedal and Wright, Sec. 3.1)."""
-
-Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Memory(NamedTuple):
@@ -49,7 +48,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LBFGS:
+class LBFGS(Optimiser[Memory]):
     """Limited-memory BFGS (Liu and Nocedal 1989; Nocedal and Wright, Alg. 7.5).
 
     Without a line search every candidate's path is that of `torch.optim.LBFGS` run on it alone, whose tolerances and

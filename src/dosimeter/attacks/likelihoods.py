@@ -5,7 +5,7 @@ A likelihood gives a loss, -log p(g | x, y) up to constants: smallest where simu
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,29 +15,32 @@ from dosimeter.engine import Products
 from dosimeter.errors import SettingError, unknown
 
 
-class Likelihood(Protocol):
+class Likelihood:
     """Products (N, P) of the matched tensors -> loss (N,). Tensors left out of the match have products of 0."""
 
-    exact: bool
+    exact = False
     """Whether |simulated - observed|^2 must be right to the last digit, by comparing entries."""
 
-    def loss(self, products: Products) -> Tensor: ...
+    @property
+    def informed(self) -> bool:
+        """Whether it takes settings of the defense, which the threat model must grant."""
+        return False
+
+    def loss(self, products: Products) -> Tensor:
+        raise NotImplementedError
 
 
-@runtime_checkable
-class Entrywise(Protocol):
+class Entrywise(Likelihood):
     """A likelihood that needs every entry; it adds up over entries and tensors."""
 
     def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
         """(n, entries) of one tensor twice -> (n,)."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine:
+class Cosine(Likelihood):
     """1 - <g, g'> / (|g| |g'|) over all tensors as one vector (Inverting Gradients, Eq. 4)."""
-
-    exact = False
 
     def loss(self, products: Products) -> Tensor:
         # A gradient of 0 has no direction; the floor makes its loss 1 and keeps the slope finite.
@@ -46,10 +49,8 @@ class Cosine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanCosine:
+class MeanCosine(Likelihood):
     """The mean over tensors of 1 - <g_l, g'_l> / (|g_l| |g'_l|): every layer counts alike."""
-
-    exact = False
 
     def loss(self, products: Products) -> Tensor:
         simulated, observed = (norm.clamp_min(1e-24).sqrt() for norm in (products.simulated, products.observed))
@@ -59,14 +60,12 @@ class MeanCosine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanChord:
+class MeanChord(Likelihood):
     """The mean over tensors of |g_l / |g_l| - g'_l / |g'_l||, which is the root of twice the cosine distance.
 
     Unlike the cosine distance it does not flatten out near the solution, so that a tensor that others dominate still
     pulls at the image; ours, for searches that must fit every tensor exactly.
     """
-
-    exact = False
 
     def loss(self, products: Products) -> Tensor:
         simulated, observed = (norm.clamp_min(1e-24).sqrt() for norm in (products.simulated, products.observed))
@@ -76,7 +75,7 @@ class MeanChord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class L1:
+class L1(Entrywise):
     """sum |g - g'| over all entries: what Laplace noise on the gradient implies (Bayes, Sec. 6)."""
 
     def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
@@ -84,11 +83,11 @@ class L1:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian:
+class Gaussian(Likelihood):
     """|g - g'|^2 / (2 sigma^2): Gaussian noise of deviation `sigma` on every entry (Bayes, Sec. 4)."""
 
     sigma: float
-    exact = False
+    informed = True
 
     def __post_init__(self) -> None:
         checks.positive("A density", "a sigma", self.sigma)
@@ -98,10 +97,11 @@ class Gaussian:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laplace:
+class Laplace(Entrywise):
     """sum |g - g'| / scale: Laplace noise on every entry (Bayes, Sec. 6)."""
 
     scale: float
+    informed = True
 
     def __post_init__(self) -> None:
         checks.positive("A density", "a scale", self.scale)
@@ -111,7 +111,7 @@ class Laplace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pruned:
+class Pruned(Entrywise):
     """Entries that are set to 0 with probability `rate`, then noise on all: a mixture over the unknown mask.
 
     -sum log((1 - rate) p(g' - g) + rate p(g')) with Gaussian or Laplace noise p of width `scale` (Bayes, Sec. 6, prune
@@ -121,6 +121,7 @@ class Pruned:
     rate: float
     scale: float
     noise: Literal["gaussian", "laplace"] = "gaussian"
+    informed = True
 
     def __post_init__(self) -> None:
         checks.positive("A density", "a scale", self.scale)
@@ -138,7 +139,7 @@ class Pruned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survived:
+class Survived(Entrywise):
     """For gradients pruned by size: match the entries that survived, and let those that did not be small.
 
     An entry that is 0 was at most as large as the smallest one that is not, in its tensor; only what is beyond that
@@ -153,7 +154,7 @@ class Survived:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class Interval(Entrywise):
     """For gradients rounded to whole steps: every entry was within half a step of what is seen.
 
     `step` is absolute, or a share of the tensor's largest entry, which the update tells: 1 / (2^(bits - 1) - 1)
@@ -163,6 +164,7 @@ class Interval:
 
     step: float = 1 / 127
     relative: bool = True
+    informed = True
 
     def __post_init__(self) -> None:
         checks.positive("An interval", "a step", self.step)
@@ -174,7 +176,7 @@ class Interval:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquaredL2:
+class SquaredL2(Likelihood):
     """|g - g'|^2 over all tensors (DLG; Inverting Gradients, Eq. 3)."""
 
     exact = True
@@ -184,17 +186,15 @@ class SquaredL2:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelativeL2:
+class RelativeL2(Likelihood):
     """|g - g'|^2 / |g|^2 over all tensors: squared L2 on a scale that does not depend on the update's norm."""
-
-    exact = False
 
     def loss(self, products: Products) -> Tensor:
         return products.difference.sum(1) / products.observed.sum(1).clamp_min(1e-24)
 
 
 @dataclass(frozen=True, kw_only=True)
-class L2AndSquare:
+class L2AndSquare(Likelihood):
     """|g - g'|^2 + |g - g'| over all tensors: what is left of GRNN's distances in its program, where the second, which
     pulls harder near the solution, goes by the name of Wasserstein."""
 
@@ -206,10 +206,8 @@ class L2AndSquare:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nothing:
+class Nothing(Likelihood):
     """0 for every image: an attacker who never saw the update. The no-gradient baseline."""
-
-    exact = False
 
     def loss(self, products: Products) -> Tensor:
         return torch.zeros_like(products.cross[:, 0])

@@ -1,7 +1,6 @@
 """Which tensors of the update are matched."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,40 +10,35 @@ from dosimeter.errors import SettingError
 from dosimeter.types import Secretive, Target, call
 
 
-class Mask(Protocol):
+class Mask:
+    """The start of all choices of tensors."""
+
+    informed = False
+    """Whether it takes settings of the defense, which the threat model must grant."""
+
     def check(self, target: Target) -> None:
         """Refuse a model that this choice of tensors has no meaning for."""
-        ...
 
     def weights(self, target: Target, norms: Tensor) -> Tensor:
         """Squared norms (V, P) of the observed tensors -> weights (V, P) of the match; tensors in the model's order."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Everything:
-    """Every tensor counts alike."""
-
-    def check(self, target: Target) -> None:
-        pass
-
-    def weights(self, target: Target, norms: Tensor) -> Tensor:
         return torch.ones_like(norms)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mean:
-    """Every tensor counts 1 / P, so that a sum over tensors becomes their mean (GGL's program)."""
+class Everything(Mask):
+    """Every tensor counts alike."""
 
-    def check(self, target: Target) -> None:
-        pass
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(Mask):
+    """Every tensor counts 1 / P, so that a sum over tensors becomes their mean (GGL's program)."""
 
     def weights(self, target: Target, norms: Tensor) -> Tensor:
         return torch.full_like(norms, 1 / norms.shape[1])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Largest:
+class Largest(Mask):
     """Only the N tensors with the largest observed norm (Inverting Gradients, Eq. 7, "top-N")."""
 
     n: int
@@ -52,16 +46,13 @@ class Largest:
     def __post_init__(self) -> None:
         checks.count("Matching the largest tensors", "n", self.n)
 
-    def check(self, target: Target) -> None:
-        pass
-
     def weights(self, target: Target, norms: Tensor) -> Tensor:
         chosen = norms.topk(min(self.n, norms.shape[1]), dim=1).indices
         return torch.zeros_like(norms).scatter(1, chosen, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exponential:
+class Exponential(Mask):
     """Tensor number p, counted from the input, counts exp(-rate p): early layers see the image most directly.
 
     The layer weights of Inverting Gradients' program that the Bayes paper's search tries (Sec. 6).
@@ -72,16 +63,13 @@ class Exponential:
     def __post_init__(self) -> None:
         checks.at_least("Weights that fall exponentially", "a rate", self.rate, 0)
 
-    def check(self, target: Target) -> None:
-        pass
-
     def weights(self, target: Target, norms: Tensor) -> Tensor:
         at = torch.arange(norms.shape[1], dtype=norms.dtype, device=norms.device)
         return torch.exp(-self.rate * at).expand_as(norms)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Except:
+class Except(Mask):
     """All tensors but these: the bypass of a defense that perturbs some of them, such as Soteria (Bayes, Sec. 5)."""
 
     names: tuple[str, ...]
@@ -100,7 +88,7 @@ class Except:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InverseVariance:
+class InverseVariance(Mask):
     """Each tensor counts by how well it is known: 1 / (sigma^2 + (floor r)^2), r its own root mean square.
 
     `each` are names of tensors with the noise sigma on them, the others have none; `floor` is what even a tensor
@@ -110,14 +98,12 @@ class InverseVariance:
 
     each: tuple[tuple[str, float], ...]
     floor: float = 0.03
+    informed = True
 
     def __post_init__(self) -> None:
         for name, sigma in self.each:
             checks.at_least("Weights by variance", f"a sigma of {name}", sigma, 0)
         checks.at_least("Weights by variance", "a floor", self.floor, 0)
-
-    def check(self, target: Target) -> None:
-        pass
 
     def weights(self, target: Target, norms: Tensor) -> Tensor:
         sigmas = dict(self.each)
@@ -128,7 +114,7 @@ class InverseVariance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BeforeNoise:
+class BeforeNoise(Mask):
     """Leave out every tensor that sees what a client drew inside the model: the "Ignore" attack.
 
     A tensor is left out when what goes into its layer changes with the draw, which is found by running the model twice.

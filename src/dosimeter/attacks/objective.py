@@ -134,7 +134,7 @@ class Objective:
         unknowns: Unknowns,
         seen: Observation,
         *,
-        likelihood: likelihoods.Likelihood | likelihoods.Entrywise,
+        likelihood: likelihoods.Likelihood,
         prior: priors.Prior,
         only: masks.Mask,
         secrets: treatments.Treatment,
@@ -142,9 +142,8 @@ class Objective:
         self.unknowns, self.target = unknowns, unknowns.target
         self.likelihood, self.prior, self.treatment = likelihood, prior, secrets
         self.blind = isinstance(likelihood, likelihoods.Nothing)
-        exact = getattr(likelihood, "exact", False)
         self.seen = seen
-        self.matcher = Matcher(self.target, seen.gradient, statistics=seen.statistics, exact=exact)
+        self.matcher = Matcher(self.target, seen.gradient, statistics=seen.statistics, exact=likelihood.exact)
         self.weights = only.weights(self.target, self.matcher.norms)  # (V, P)
         self._repeated: tuple[Tensor, Tensor] | None = None
         senders = {name: at for at, name in enumerate(dict.fromkeys(seen.clients))}

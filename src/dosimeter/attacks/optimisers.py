@@ -1,7 +1,7 @@
 """How a search moves. State is a NamedTuple of per-candidate tensors, so candidates can leave the batch."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,10 +9,9 @@ from torch import Tensor
 from dosimeter import checks
 from dosimeter.attacks.cmaes import CMAES
 from dosimeter.attacks.lbfgs import LBFGS
+from dosimeter.attacks.stepping import Evaluate, Optimiser, per_row
 
 __all__ = ["CMAES", "LBFGS", "Adam", "Descent", "Evaluate", "Optimiser", "RMSprop", "State"]
-
-S = TypeVar("S")
 
 
 class State(NamedTuple):
@@ -23,36 +22,13 @@ class State(NamedTuple):
     taken: int  # steps
 
 
-class Evaluate(Protocol):
-    """Loss (n,) and slope (n, ...) of the candidates `who` (n,) if they stood at x (n, ...).
-
-    Without `slopes`, which saves the passes that they take, those are 0.
-    """
-
-    def __call__(self, x: Tensor, who: Tensor, *, slopes: bool = True) -> tuple[Tensor, Tensor]: ...
-
-
-class Optimiser(Protocol[S]):
-    def init(self, x: Tensor) -> S: ...
-
-    def step(
-        self, x: Tensor, slope: Tensor, scale: Tensor, state: S, *, loss: Tensor, evaluate: Evaluate
-    ) -> tuple[Tensor, S]:
-        """Move N candidates.
-
-        Args:
-            x: (N, ...) where they stand.
-            slope: (N, ...) of the loss there.
-            scale: (N,) multiplies the learning rate of each.
-            state: what earlier steps left.
-            loss: (N,) where they stand.
-            evaluate: loss and slope elsewhere, for steps that try several places.
-        """
-        ...
+class _WithMoments(Optimiser[State]):
+    def init(self, x: Tensor) -> State:
+        return State(torch.zeros_like(x), torch.zeros_like(x), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam:
+class Adam(_WithMoments):
     """Adam (Kingma and Ba), as torch's; `signed` feeds it the sign of the slope (Inverting Gradients, Sec. 3)."""
 
     lr: float = 0.1
@@ -66,18 +42,8 @@ class Adam:
         for beta in self.betas:
             checks.share("Adam", "betas", beta, one=False)
 
-    def init(self, x: Tensor) -> State:
-        return State(torch.zeros_like(x), torch.zeros_like(x), 0)
-
     def step(
-        self,
-        x: Tensor,
-        slope: Tensor,
-        scale: Tensor,
-        state: State,
-        *,
-        loss: Tensor | None = None,
-        evaluate: Evaluate | None = None,
+        self, x: Tensor, slope: Tensor, scale: Tensor, state: State, *, loss: Tensor, evaluate: Evaluate
     ) -> tuple[Tensor, State]:
         if self.signed:
             slope = slope.sign()
@@ -86,7 +52,7 @@ class Adam:
         first = torch.lerp(state.first, slope, 1 - b1)
         second = b2 * state.second + (1 - b2) * slope.square()
         width = (second / (1 - b2**taken)).sqrt() + self.eps
-        rate = (self.lr / (1 - b1**taken) * scale).reshape(-1, *[1] * (x.ndim - 1))
+        rate = per_row(self.lr / (1 - b1**taken) * scale, x)
         return x - rate * first / width, State(first, second, taken)
 
 
@@ -95,7 +61,7 @@ class Nothing(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Descent:
+class Descent(Optimiser[Nothing]):
     """Plain gradient descent, which Inverting Gradients' Table 1 puts in Adam's place."""
 
     lr: float = 0.1
@@ -107,20 +73,13 @@ class Descent:
         return Nothing()
 
     def step(
-        self,
-        x: Tensor,
-        slope: Tensor,
-        scale: Tensor,
-        state: Nothing,
-        *,
-        loss: Tensor | None = None,
-        evaluate: Evaluate | None = None,
+        self, x: Tensor, slope: Tensor, scale: Tensor, state: Nothing, *, loss: Tensor, evaluate: Evaluate
     ) -> tuple[Tensor, Nothing]:
-        return x - (self.lr * scale).reshape(-1, *[1] * (x.ndim - 1)) * slope, state
+        return x - per_row(self.lr * scale, x) * slope, state
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMSprop:
+class RMSprop(_WithMoments):
     """RMSprop with momentum, as torch's: slopes over their running root mean square, gathered up (GRNN's optimiser)."""
 
     lr: float = 1e-4
@@ -134,20 +93,9 @@ class RMSprop:
         checks.share("RMSprop", "a momentum", self.momentum, one=False)
         checks.share("RMSprop", "an alpha", self.alpha, one=False)
 
-    def init(self, x: Tensor) -> State:
-        return State(torch.zeros_like(x), torch.zeros_like(x), 0)
-
     def step(
-        self,
-        x: Tensor,
-        slope: Tensor,
-        scale: Tensor,
-        state: State,
-        *,
-        loss: Tensor | None = None,
-        evaluate: Evaluate | None = None,
+        self, x: Tensor, slope: Tensor, scale: Tensor, state: State, *, loss: Tensor, evaluate: Evaluate
     ) -> tuple[Tensor, State]:
         second = self.alpha * state.second + (1 - self.alpha) * slope.square()
         first = self.momentum * state.first + slope / (second.sqrt() + self.eps)
-        rate = (self.lr * scale).reshape(-1, *[1] * (x.ndim - 1))
-        return x - rate * first, State(first, second, state.taken + 1)
+        return x - per_row(self.lr * scale, x) * first, State(first, second, state.taken + 1)

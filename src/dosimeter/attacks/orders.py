@@ -1,20 +1,19 @@
 """What an attacker makes of clients that shuffle: the order of their images is theirs alone."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from dosimeter import checks, rng
-from dosimeter.attacks import likelihoods
-from dosimeter.attacks.search import Search
+from dosimeter.attacks.base import Around, Cost
+from dosimeter.attacks.search import searching
 from dosimeter.errors import SettingError
-from dosimeter.types import Gradient, Observation, Reconstruction, Shuffling, Step, Target, ThreatModel, Watch
+from dosimeter.types import Gradient, Observation, Reconstruction, Shuffling, Step, Target, Watch
 
 
 @dataclass(frozen=True, kw_only=True)
-class AverageOrders:
+class AverageOrders(Around):
     """A search that simulates clients that shuffle by the mean of their updates over orders of the attacker's own.
 
     Without it a search assumes that the images come as they are. That does little harm where all local batches are of
@@ -23,41 +22,29 @@ class AverageOrders:
     `draws` times as much.
     """
 
-    attack: Search
     draws: int = 4
     """Orders of every epoch that are averaged; the same for all victims."""
 
     def __post_init__(self) -> None:
+        searching(self.attack)
         checks.count("An average over orders", "draws", self.draws)
 
     @property
     def name(self) -> str:
         return f"{self.attack.name}-orders"
 
-    @property
-    def at_once(self) -> int:
-        return self.attack.at_once
-
-    @property
-    def likelihood(self) -> likelihoods.Likelihood | likelihoods.Entrywise:
-        return self.attack.likelihood
-
-    def needs(self) -> ThreatModel:
-        return self.attack.needs()
+    def cost(self, target: Target, batch: int) -> Cost:
+        return super().cost(target, batch)._replace(updates=self.draws)
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse clients that do not shuffle."""
         self._shuffling(target)
+        super().check(target, batch)
 
-    def blind(self) -> Search:
-        return self.attack.blind()
-
-    def __call__(
-        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
-    ) -> Reconstruction:
-        step, batch = self._shuffling(target), observations[0].batch
-        drawn = tuple(step.shuffled(batch, rng.stream(seed, "assumed order", k)) for k in range(self.draws))
-        return self.attack(replace(target, step=_Mean(drawn)), observations, seed=seed, watch=watch)
+    def run(self, target: Target, seen: Observation, *, seed: int, watch: Watch | None) -> Reconstruction:
+        step = self._shuffling(target)
+        drawn = tuple(step.shuffled(seen.batch, rng.stream(seed, "assumed order", k)) for k in range(self.draws))
+        return super().run(replace(target, step=_Mean(drawn)), seen, seed=seed, watch=watch)
 
     def _shuffling(self, target: Target) -> Shuffling:
         if not isinstance(target.step, Shuffling) or not target.step.shuffle:

@@ -36,6 +36,11 @@ class Prior:
         """Whether clients must send the statistics of their batch norms."""
         return False
 
+    @property
+    def siblings(self) -> bool:
+        """Whether it compares restarts of the same victim, so that they must run side by side."""
+        return False
+
     def check(self, target: Target) -> None:
         """Refuse a task that this prior has nothing to say about."""
 
@@ -206,6 +211,8 @@ class Group(Prior):
     search no longer counts.
     """
 
+    siblings = True
+
     def loss(self, view: View) -> Tensor:
         assert view.owner is not None
         x = view.normalised.flatten(1)
@@ -242,6 +249,10 @@ class Scaled(Prior):
     def needs_statistics(self) -> bool:
         return self.prior.needs_statistics
 
+    @property
+    def siblings(self) -> bool:
+        return bool(self.weight) and self.prior.siblings
+
     def check(self, target: Target) -> None:
         if self.weight:
             self.prior.check(target)
@@ -259,6 +270,10 @@ class Sum(Prior):
     @property
     def needs_statistics(self) -> bool:
         return any(part.needs_statistics for part in self.parts)
+
+    @property
+    def siblings(self) -> bool:
+        return any(part.siblings for part in self.parts)
 
     def check(self, target: Target) -> None:
         for part in self.parts:

@@ -5,38 +5,25 @@ from dataclasses import dataclass
 
 import torch
 
-from dosimeter.types import Attack, Observation, Reconstruction, Selective, Target, ThreatModel, Watch
+from dosimeter.attacks.base import Around
+from dosimeter.types import Observation, Reconstruction, Target, Watch
 
 
 @dataclass(frozen=True, kw_only=True)
-class AverageRounds:
+class AverageRounds(Around):
     """`attack` on the mean of all rounds' updates. Independent noise of deviation s is s / sqrt(R) there."""
-
-    attack: Attack
 
     @property
     def name(self) -> str:
         return f"{self.attack.name}, rounds averaged"
 
-    @property
-    def at_once(self) -> int:
-        """How many candidates are simulated at once for a victim."""
-        return int(getattr(self.attack, "at_once", 1))
-
-    def needs(self) -> ThreatModel:
-        return self.attack.needs()
-
-    def check(self, target: Target, batch: int) -> None:
-        if isinstance(self.attack, Selective):
-            self.attack.check(target, batch)
+    def blind(self) -> "AverageRounds":
+        return AverageRounds(attack=self.attack.blind())
 
     def __call__(
         self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
     ) -> Reconstruction:
         return self.attack(target, [average(observations)], seed=seed, watch=watch)
-
-    def blind(self) -> "AverageRounds":
-        return AverageRounds(attack=self.attack.blind())
 
 
 def average(observations: Sequence[Observation]) -> Observation:

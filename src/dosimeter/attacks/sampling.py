@@ -1,9 +1,8 @@
-"""Points around a candidate, and what smooths it between steps."""
+"""Points around a candidate."""
 
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dosimeter import checks
@@ -29,12 +28,3 @@ class Ball:
         share = torch.rand(samples, 1, generator=rng, dtype=torch.float64) ** (1 / flat.shape[1])
         away: Tensor = self.delta * share * flat / flat.norm(dim=1, keepdim=True)
         return away.reshape(samples, *shape)
-
-
-def median_filter(images: Tensor) -> Tensor:
-    """Each pixel of (..., H, W) becomes the median of the 3x3 pixels around it, edges repeated."""
-    *others, height, width = images.shape
-    flat = F.pad(images.reshape(-1, 1, height, width), (1, 1, 1, 1), mode="replicate")
-    windows = F.unfold(flat, 3)  # (n, 9, H * W)
-    middle = windows.median(1).values
-    return middle.reshape(*others, height, width)

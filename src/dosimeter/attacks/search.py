@@ -1,7 +1,6 @@
 """The one search loop: minimise  -log p(g | x, y, u) - log p(x) - log p(u)  for all victims and restarts at once."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -9,11 +8,13 @@ import torch
 from torch import Tensor
 
 from dosimeter import checks, rng, trees
-from dosimeter.attacks import degraded, likelihoods, masks, optimisers, priors, schedules, spaces, starts, treatments
 from dosimeter.attacks import labels as labels_
+from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules, spaces, starts, treatments
+from dosimeter.attacks.base import Attack, Cost
+from dosimeter.attacks.moves import Box, Move, Moved
 from dosimeter.attacks.objective import Draws, Objective, Unknowns, Values
-from dosimeter.attacks.sampling import Ball, median_filter
-from dosimeter.attacks.stages import Beat, Stages, group_by_group, only, unheard
+from dosimeter.attacks.sampling import Ball
+from dosimeter.attacks.stages import Beat, Stages, unheard
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import BatchNorm, Curve, Ended, Observation, Outcome, Reconstruction, Target, ThreatModel, Watch
 
@@ -62,14 +63,14 @@ class _Done(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class Search(Attack):
     """An attack put together from parts; see the package's docstring for what each part decides."""
 
     stop: Stop
     name: str = "search"
-    likelihood: likelihoods.Likelihood | likelihoods.Entrywise = likelihoods.Cosine()
+    likelihood: likelihoods.Likelihood = likelihoods.Cosine()
     prior: priors.Prior = priors.Prior()
-    labels: labels_.Labels | labels_.Joint = labels_.Known()
+    labels: labels_.Labels = labels_.Known()
     secrets: treatments.Treatment = treatments.Resampled()
     """What is supposed of numbers that clients draw inside the model."""
     space: spaces.Space = spaces.Pixels()
@@ -77,63 +78,61 @@ class Search:
     optimiser: optimisers.Optimiser[Any] = optimisers.Adam()
     schedule: schedules.Schedule = schedules.Constant()
     only: masks.Mask = masks.Everything()
-    box: bool = True
-    """Clamp pixels to [0, 1] after every step."""
+    moves: tuple[Move, ...] = (Box(),)
+    """What is done to candidates after every step, in this order."""
     restarts: int = 1
     """Searches from different starts; the one with the lowest matching loss is kept, the prior left out."""
     keep: Literal["last", "best"] = "last"
     """Return the last iterate or the one with the lowest loss on the way."""
     ball: Ball | None = None
     """Take the mean loss of points around a candidate instead of its own (Bayes, Alg. 1)."""
-    langevin: float = 0.0
-    """Noise of this size, times the step size's factor, on the unknowns after every step (Bayes, App. A.7)."""
-    median: int | None = None
-    """A 3x3 median filter over the images every so many steps (Inverting Gradients, Sec. 3)."""
     penalty: bool = True
     """Whether the simulated loss counts the penalties that a defense's layers add, as the client's does."""
+    side_by_side: int | None = field(default=None, repr=False, compare=False)
+    """Restarts that run at once, all by default; it takes memory and changes no result."""
 
     def __post_init__(self) -> None:
         checks.count("A search", "restarts", self.restarts)
-        checks.count("A median filter", "a number of steps between two uses", self.median)
-        checks.at_least("Langevin noise", "a size", self.langevin, 0)
+        checks.count("A search", "restarts side by side", self.side_by_side)
         if self.keep not in ("last", "best"):
             raise SettingError(unknown("iterate to keep", self.keep, ("last", "best")))
-        if self.median is not None and not isinstance(self.space, spaces.Pixels):
-            raise SettingError("A median filter works on pixels, but this search has other unknowns; leave it out.")
+        for move in self.moves:
+            move.check(self.space)
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return self.likelihood.exact
 
     @property
     def samples(self) -> int:
         """Points at which a candidate's loss is taken in every step."""
         return max(self.secrets.draws, self.ball.samples if self.ball else 1)
 
-    @property
-    def at_once(self) -> int:
-        """How many candidates are simulated at once for a victim."""
-        return self.restarts * self.samples * getattr(self.optimiser, "population", 1)
-
-    def footprint(self, target: Target, batch: int) -> int:
-        """Numbers that a candidate takes beside its simulated step."""
-        return self.space.footprint(target, batch, self._classes(target))
-
-    def _classes(self, target: Target) -> int:
-        """Of the labels that are searched; 0 where labels are given."""
-        return self.labels.classes(target) if isinstance(self.labels, labels_.Joint) else 0
+    def cost(self, target: Target, batch: int) -> Cost:
+        return Cost(
+            steps=len(self._turns) * self.stop.steps,
+            restarts=self.restarts,
+            candidates=self.samples * self.optimiser.population,
+            together=self.prior.siblings,
+            beside=self.space.footprint(target, batch, self.labels.classes(target)),
+        )
 
     def needs(self) -> ThreatModel:
         statistics: BatchNorm = "sent" if self.prior.needs_statistics else "running"
-        informed = degraded.informed(self.likelihood) or isinstance(self.only, masks.InverseVariance)
         return ThreatModel(
-            labels=self.labels.granted, secrets=self.secrets.granted, statistics=statistics, defense=informed
+            labels=self.labels.granted,
+            secrets=self.secrets.granted,
+            statistics=statistics,
+            defense=self.likelihood.informed or self.only.informed,
         )
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse parts that do not fit the task, before any work."""
-        self.labels.check(target, batch)
-        self.prior.check(target)
-        self.only.check(target)
-        self.space.check(target)
-        if self.median is not None and min(target.shape[1:]) < 2:
-            raise SettingError(f"A median filter is for images, got vectors of shape {target.shape}; leave it out.")
+        super().check(target, batch)
+        for part in (self.prior, self.only, self.space):
+            part.check(target)
+        for move in self.moves:
+            move.check(self.space, target)
 
     def blind(self) -> "Search":
         """The same search without the update; a prior alone settles within `BLIND_STEPS`."""
@@ -141,34 +140,84 @@ class Search:
         name = f"{self.name} without the update"
         return replace(self, name=name, likelihood=likelihoods.Nothing(), restarts=1, stop=stop, ball=None)
 
-    def __call__(
-        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
-    ) -> Reconstruction:
-        if len(observations) != 1:
-            raise SettingError(f"This search reads one update of each victim, got {len(observations)}.")
-        (seen,) = observations
-        if not getattr(self.optimiser, "alone", False):
-            return _Run(self, target, seen, seed).run(watch)
+    def at_most(self, restarts: int) -> "Search":
+        return replace(self, side_by_side=restarts)
+
+    @property
+    def _turns(self) -> list[range]:
+        """The numbers of the restarts that run side by side, turn by turn."""
+        many = min(self.restarts, self.side_by_side or self.restarts)
+        return [range(first, min(first + many, self.restarts)) for first in range(0, self.restarts, many)]
+
+    def run(self, target: Target, seen: Observation, *, seed: int, watch: Watch | None) -> Reconstruction:
         senders = seen.clients or seen.ids
         groups = [[v for v, sender in enumerate(senders) if sender == one] for one in dict.fromkeys(senders)]
-        stages = Stages(watch, len(groups) * self.stop.steps)
+        total = len(self._turns) * self.stop.steps * (len(groups) if self.optimiser.alone else 1)
+        beat = unheard
+        if watch is not None:
+            beat = partial(watch, done=0, total=total, match=torch.nan, active=len(seen.ids))
+        beat()
+        known = seen._replace(labels=self.labels.find(target, seen, beat).to(target.mean.device))
+        if not self.optimiser.alone:
+            return self._in_turn(target, known, seed, watch)
 
-        def run(at: int) -> Reconstruction:
-            waiting = sum(map(len, groups[at + 1 :]))
-            part = _Run(self, target, only(seen, groups[at]), seed)
-            return stages.ended(part.run(stages.next(self.stop.steps, waiting=waiting)))
+        stages = Stages(watch, total)
 
-        return group_by_group(groups, run)
+        def run(_at: int, part: Observation, tell: Watch) -> Reconstruction:
+            stages.begun(tell)
+            return self._in_turn(target, part, seed, tell)
+
+        return stages.each(target, known, run, groups=groups, share=total / len(senders))
+
+    def _in_turn(self, target: Target, known: Observation, seed: int, watch: Watch | None) -> Reconstruction:
+        """The best of all restarts, of which so many run side by side as may."""
+        turns, steps = self._turns, self.stop.steps
+        if len(turns) == 1:
+            return _Run(self, target, known, seed, turns[0]).run(watch)
+        stages = Stages(watch, len(turns) * steps)
+        found = []
+        for restarts in turns:
+            found.append(stages.ended(_Run(self, target, known, seed, restarts).run(stages.next(steps))))
+            if stages.cut:
+                break
+        best = lowest(found, every=_every(steps))
+        ended = (Ended(Outcome.INTERRUPTED),) * len(known.ids)
+        return best._replace(stopped=ended) if stages.cut else best
+
+
+def searching(attack: Attack) -> Search:
+    """The attack, on which something is built that needs a search; refused where it is none."""
+    if not isinstance(attack, Search):
+        raise SettingError(f"Local training is guessed by a search, and {attack.name!r} is none; use --attack ig.")
+    return attack
+
+
+def lowest(turns: list[Reconstruction], *, every: int) -> Reconstruction:
+    """For each victim what the turn with the lowest match found, as if all had run at once."""
+    best = torch.stack([found.match for found in turns]).argmin(0)  # (V,)
+    victims = len(best)
+    rows = best * victims + torch.arange(victims, device=best.device)
+    whole = trees.join(turns)
+    kept = trees.rows(whole, rows)
+    end = max(whole.curve.steps)
+    points = [at for at, step in enumerate(whole.curve.steps) if step % every == 0 or step == end]
+    curve = Curve(tuple(whole.curve.steps[at] for at in points), kept.curve.match[:, points])
+    return kept._replace(stopped=tuple(whole.stopped[row] for row in rows.tolist()), curve=curve)
+
+
+def _every(steps: int) -> int:
+    """Steps between two points of a curve."""
+    return max(1, steps // CURVE_POINTS)
 
 
 class _Run:
-    """One search on one observation."""
+    """One search on one observation, of which it takes all labels, from some of the starts."""
 
-    def __init__(self, search: Search, target: Target, seen: Observation, seed: int) -> None:
-        self.search, self.seen, self.seed = search, seen, seed
+    def __init__(self, search: Search, target: Target, seen: Observation, seed: int, restarts: range) -> None:
+        self.search, self.seen, self.seed, self.restarts = search, seen, seed, restarts
         self.target = target if search.penalty else replace(target, penalised=False)
         self.unknowns = Unknowns(
-            self.target, seen.batch, search.space, search._classes(target), searched=search.secrets.searched
+            self.target, seen.batch, search.space, search.labels.classes(target), searched=search.secrets.searched
         )
         self.objective = Objective(
             self.unknowns,
@@ -178,9 +227,10 @@ class _Run:
             only=search.only,
             secrets=search.secrets,
         )
-        each = [(name, restart) for name in seen.ids for restart in range(search.restarts)]
+        each = [(name, restart) for name in seen.ids for restart in restarts]
         self.streams = [rng.stream(seed, "draws", name, restart) for name, restart in each]
-        self.labels = search.labels.find(target, seen).to(target.mean.device)
+        assert seen.labels is not None
+        self.labels = seen.labels
         self.curve: list[tuple[int, Tensor]] = []
 
     def run(self, watch: Watch | None) -> Reconstruction:
@@ -196,12 +246,12 @@ class _Run:
         try:
             for step in range(steps + 1):
                 draws = self._draws(state.row)
-                restart = state.row % self.search.restarts
+                restart = state.row % len(self.restarts)
                 values = self.objective(state.x, state.labels, state.owner, draws, restart=restart)
                 latest[state.row] = values.match
                 state = self._remember(state, values)
                 state, values, draws = self._release(step, state, values, draws, done)
-                if step % max(1, steps // CURVE_POINTS) == 0 or not len(state.row):
+                if step % _every(steps) == 0 or not len(state.row):
                     self.curve.append((step, latest.clone()))
                 if not len(state.row):
                     break
@@ -221,12 +271,12 @@ class _Run:
     def _begin(self) -> _State:
         """Starts are drawn one candidate at a time, each from the stream of its victim and restart."""
         like = self.target.mean
-        owner = torch.arange(len(self.seen.ids)).repeat_interleave(self.search.restarts)
+        owner = torch.arange(len(self.seen.ids)).repeat_interleave(len(self.restarts))
         senders = self.seen.clients or self.seen.ids
         draws = [
             self._draw(name, sender, restart)
             for name, sender in zip(self.seen.ids, senders, strict=True)
-            for restart in range(self.search.restarts)
+            for restart in self.restarts
         ]
         x = torch.stack(draws).to(like.device)
         owner = owner.to(like.device)
@@ -316,7 +366,7 @@ class _Run:
             beat()
             if not len(x):  # a model need not take a batch of nothing
                 return values.loss[:0], x
-            restart = state.row[who] % self.search.restarts
+            restart = state.row[who] % len(self.restarts)
             _, loss, slope = self.objective(
                 x, state.labels[who], state.owner[who], draws.rows(who), restart=restart, slopes=slopes
             )
@@ -327,20 +377,16 @@ class _Run:
         x, moments = search.optimiser.step(
             state.x, values.slope, schedule.scale, state.moments, loss=values.loss, evaluate=evaluate
         )
-        if search.langevin:
-            noise = torch.stack([torch.randn(x.shape[1], generator=self.streams[r]) for r in state.row.tolist()])
-            x = x + search.langevin * schedule.scale[:, None] * noise.to(x)
-        if search.box:
-            x = self.unknowns.boxed(x)
-        if search.median is not None and (step + 1) % search.median == 0:
-            x = self.unknowns.with_images(x, median_filter(self.unknowns.normalised(x)))
+        at = Moved(step, schedule.scale, [self.streams[r] for r in state.row.tolist()], self.unknowns)
+        for move in search.moves:
+            x = move(x, at)
         # Slopes are tied too, but rates that each candidate finds for itself would part what one client keeps.
-        x = self.objective.tied(x, state.owner, state.row % search.restarts)
+        x = self.objective.tied(x, state.owner, state.row % len(self.restarts))
         return state._replace(x=x, moments=moments, schedule=schedule)
 
     def _choose(self, done: _Done) -> Reconstruction:
         """Of every victim's restarts the one with the lowest matching loss."""
-        restarts, victims = self.search.restarts, len(self.seen.ids)
+        restarts, victims = len(self.restarts), len(self.seen.ids)
         kept = done.match.reshape(victims, restarts).argmin(1)  # (V,)
         rows = torch.arange(victims, device=kept.device) * restarts + kept
         unknowns, x = self.unknowns, done.x[rows]
@@ -349,7 +395,7 @@ class _Run:
             labels=unknowns.logits(x).detach().argmax(-1) if unknowns.classes else self.labels,
             match=done.match[rows],
             steps=done.steps[rows],
-            restart=kept,
+            restart=self.restarts.start + kept,
             stopped=tuple(Ended(done.why[row]) for row in rows.tolist()),
             curve=Curve(tuple(step for step, _ in self.curve), torch.stack([m for _, m in self.curve], 1)[rows]),
         )

@@ -4,7 +4,6 @@
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,61 +12,56 @@ from dosimeter.attacks.starts import Start
 from dosimeter.types import Target
 
 
-class Field(Protocol):
+class Field:
     """A space made for one task; `size` unknowns a candidate."""
 
     size: int
 
     def draw(self, start: Start, rng: torch.Generator) -> Tensor:
         """One candidate's first unknowns (size,)."""
-        ...
+        raise NotImplementedError
 
     def images(self, unknowns: Tensor) -> Tensor:
         """(n, size) -> normalised images (n, B, C, H, W)."""
-        ...
+        raise NotImplementedError
 
     def logits(self, unknowns: Tensor) -> Tensor | None:
         """(n, B, classes) where the space makes labels too."""
-        ...
+        return None
 
     def loss(self, unknowns: Tensor) -> Tensor | float:
         """(n,): -log p of the unknowns themselves, where the space has a prior of its own."""
-        ...
+        return 0.0
 
     def boxed(self, unknowns: Tensor) -> Tensor:
-        """Unknowns whose images are in [0, 1]."""
-        ...
+        """Unknowns whose images are in [0, 1], as those of a generator always are."""
+        return unknowns
 
 
-class Space(Protocol):
+class Space:
+    """The start of all spaces."""
+
     def check(self, target: Target) -> None:
         """Refuse a task that this space has no images for."""
-        ...
 
     def footprint(self, target: Target, batch: int, classes: int) -> int:
         """Numbers that a candidate takes beside its simulated step."""
-        ...
+        return 0
 
     def field(self, target: Target, batch: int, classes: int) -> Field:
         """The space for updates of `batch` images; `classes` of the labels that are searched, 0 where none are."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
+class Pixels(Space):
     """The images themselves, in normalised units."""
-
-    def check(self, target: Target) -> None:
-        pass
-
-    def footprint(self, target: Target, batch: int, classes: int) -> int:
-        return 0  # few beside what the model makes of them
 
     def field(self, target: Target, batch: int, classes: int) -> "PixelField":
         return PixelField(target, batch)
 
 
-class PixelField:
+class PixelField(Field):
     """Images (B, C, H, W), flat."""
 
     def __init__(self, target: Target, batch: int) -> None:
@@ -82,12 +76,6 @@ class PixelField:
 
     def images(self, unknowns: Tensor) -> Tensor:
         return unknowns.reshape(-1, *self._shape)
-
-    def logits(self, unknowns: Tensor) -> None:
-        return None
-
-    def loss(self, unknowns: Tensor) -> float:
-        return 0.0
 
     def boxed(self, unknowns: Tensor) -> Tensor:
         return torch.minimum(torch.maximum(unknowns, self._low), self._high)

@@ -1,12 +1,14 @@
 """Who waits for an attack hears of it: between pieces of its work, and of several searches one after another."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from dosimeter import trees
-from dosimeter.types import Observation, Reconstruction, Watch
+from dosimeter.types import UNTOLD, Ended, Observation, Outcome, Reconstruction, Target, Watch
 
 Beat = Callable[[], None]
 """Called between pieces of work, of about a second at most; raises KeyboardInterrupt where they should end."""
@@ -16,18 +18,12 @@ def unheard() -> None:
     """The beat of work that nobody waits for."""
 
 
-def beat_of(watch: Watch | None, victim: int, victims: int, match: float) -> Beat:
-    """The beat of one victim of several that are solved for one after another; `match` is the last one's."""
-    if watch is None:
-        return unheard
-    return partial(watch, done=victim, total=victims, match=match, active=victims - victim)
-
-
 class Stages:
     """Shares of one whole; an interrupted stage also ends those after it, at the first word they say."""
 
     def __init__(self, watch: Watch | None, total: int) -> None:
         self._watch, self._total, self._begun, self.cut = watch, total, 0.0, False
+        self.match = torch.nan  # of the last stage, on average
 
     def next(self, share: float, *, waiting: int = 0) -> Watch:
         """The watch of the next stage, which takes so much of the total while so many victims wait for their own."""
@@ -49,12 +45,61 @@ class Stages:
     def ended(self, found: Reconstruction) -> Reconstruction:
         """What a stage found, noted where that stage was interrupted."""
         self.cut |= found.interrupted
+        self.match = float(found.match.mean())
         return found
 
+    def begun(self, tell: Watch) -> Beat:
+        """The beat of a stage of one piece, heard for the first time."""
+        beat = partial(tell, done=0, total=1, match=self.match, active=1)
+        beat()
+        return beat
 
-def group_by_group(groups: Sequence[Sequence[int]], run: Callable[[int], Reconstruction]) -> Reconstruction:
-    """What `run(group)` finds of all groups that have victims, in the victims' own order."""
-    found = trees.join([run(at) for at, who in enumerate(groups) if who])
+    def each(
+        self,
+        target: Target,
+        seen: Observation,
+        attack: Callable[[int, Observation, Watch], Reconstruction],
+        *,
+        groups: Sequence[Sequence[int]] | None = None,
+        share: float = 1.0,
+    ) -> Reconstruction:
+        """What `attack(number of a group, its updates, its watch)` finds of one group of victims after another.
+
+        All victims are in their own order. Those that it does not come to after an interruption stay blank.
+
+        Args:
+            groups: every victim is one of its own by default; some may be empty.
+            share: of the whole that an attack on one victim takes.
+        """
+        groups = [[v] for v in range(len(seen.ids))] if groups is None else groups
+        parts, waiting = [], len(seen.ids)
+        for at, who in enumerate(groups):
+            if not who:
+                continue
+            waiting -= len(who)
+            part, tell = only(seen, who), self.next(share * len(who), waiting=waiting)
+            try:
+                parts.append(self.ended(attack(at, part, tell)))
+            except KeyboardInterrupt:
+                self.cut = True
+                parts.append(unreached(target, part))
+        if self._watch is not None and not self.cut and round(self._begun) >= self._total:
+            with suppress(KeyboardInterrupt):  # all is done
+                self._watch(done=self._total, total=self._total, match=self.match, active=0)
+        return _ordered(groups, parts)
+
+
+def _ordered(groups: Sequence[Sequence[int]], parts: Sequence[Reconstruction]) -> Reconstruction:
+    """What was found of all groups that have victims, in the victims' own order."""
+    solved, told = any(part.determined for part in parts), all(part.labels is not None for part in parts)
+    found = trees.join(
+        [
+            part._replace(
+                determined=part.determined or ({},) * len(part.images) * solved, labels=part.labels if told else None
+            )
+            for part in parts
+        ]
+    )
     order = [v for who in groups for v in who]
     rows = sorted(range(len(order)), key=order.__getitem__)
     kept = trees.rows(found, torch.tensor(rows, device=found.images.device))
@@ -71,3 +116,20 @@ def only(seen: Observation, who: Sequence[int]) -> Observation:
     return chosen._replace(
         ids=tuple(seen.ids[v] for v in who), clients=tuple(seen.clients[v] for v in who if seen.clients)
     )
+
+
+def blank(target: Target) -> Tensor:
+    """(C, H, W): the image that the model's normalisation takes to 0, or grey where it does not normalise."""
+    plain = not target.mean.any() and bool((target.std == 1).all())
+    level = torch.full_like(target.mean, 0.5) if plain else target.mean
+    return level.expand(target.shape)
+
+
+def unreached(target: Target, seen: Observation) -> Reconstruction:
+    """What is said of victims that an attack did not come to: a blank image, infinitely far off."""
+    victims = len(seen.ids)
+    labels = torch.full((victims, seen.batch), UNTOLD) if seen.labels is None else seen.labels
+    match = torch.full((victims,), torch.inf).to(target.mean)
+    images = blank(target).expand(victims, seen.batch, *target.shape)
+    stopped = (Ended(Outcome.INTERRUPTED),) * victims
+    return Reconstruction.without_steps(images, labels.to(match.device), match, stopped)

@@ -10,7 +10,6 @@ Noise on the gradient is not drawn inside the model: a likelihood integrates it.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,21 +18,15 @@ from dosimeter import checks
 from dosimeter.types import Secrets
 
 
-class Treatment(Protocol):
-    @property
-    def granted(self) -> bool:
-        """Whether the threat model must reveal the draws."""
-        ...
+class Treatment:
+    """The start of all treatments."""
 
-    @property
-    def draws(self) -> int:
-        """How many draws a step averages over."""
-        ...
-
-    @property
-    def searched(self) -> bool:
-        """Whether the draws are unknowns of the search."""
-        ...
+    granted = False
+    """Whether the threat model must reveal the draws."""
+    draws = 1
+    """How many draws a step averages over."""
+    searched = False
+    """Whether the draws are unknowns of the search."""
 
     def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
         """What candidates suppose at a step, {name: (n, ...)}.
@@ -43,32 +36,28 @@ class Treatment(Protocol):
             drawn: fresh draws.
             searched: the search's own unknowns.
         """
-        ...
+        raise NotImplementedError
 
     def loss(self, searched: Secrets) -> Tensor | float:
         """(n,): -log p(u) of the search's own unknowns."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """Revealed by the threat model; what an attack would reach if the draws hid nothing."""
-
-    granted, draws, searched = True, 1, False
-
-    def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
-        return revealed
-
-    def loss(self, searched: Secrets) -> float:
         return 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resampled:
+class Known(Treatment):
+    """Revealed by the threat model; what an attack would reach if the draws hid nothing."""
+
+    granted = True
+
+    def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
+        return revealed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resampled(Treatment):
     """A fresh draw at every step, as in the plain attacks on PRECODE and CVB; the mean over `draws` of them."""
 
     draws: int = 1
-    granted = searched = False
 
     def __post_init__(self) -> None:
         checks.count("A mean over draws", "draws", self.draws)
@@ -76,48 +65,37 @@ class Resampled:
     def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
         return drawn
 
-    def loss(self, searched: Secrets) -> float:
-        return 0.0
-
 
 @dataclass(frozen=True, kw_only=True)
-class Guessed:
+class Guessed(Treatment):
     """One draw from the standard normal, kept for the whole search: a wrong key, say, that is taken for the right one.
 
     It has the start of `Joint` and does not move from there.
     """
 
-    granted, draws, searched = False, 1, True
+    searched = True
 
     def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
         return {name: value.detach() for name, value in searched.items()}
 
-    def loss(self, searched: Secrets) -> float:
-        return 0.0
-
 
 @dataclass(frozen=True, kw_only=True)
-class Mean:
+class Mean(Treatment):
     """At their mean of 0: the model without its noise, where layers that drop units drop none and scale none."""
-
-    granted, draws, searched = False, 1, False
 
     def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
         return {name: torch.zeros_like(value) for name, value in drawn.items()}
 
-    def loss(self, searched: Secrets) -> float:
-        return 0.0
-
 
 @dataclass(frozen=True, kw_only=True)
-class Joint:
+class Joint(Treatment):
     """Optimised together with the images, under the standard normal they were drawn from.
 
     `weight` scales mean(u^2) / 2. This is the most probable pair of image and draw, not the best image on average.
     """
 
     weight: float = 1e-3
-    granted, draws, searched = False, 1, True
+    searched = True
 
     def __post_init__(self) -> None:
         checks.at_least("The draws' own density", "a weight", self.weight, 0)

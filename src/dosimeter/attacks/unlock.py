@@ -14,7 +14,6 @@ whatever the image is, which is solved for afterwards. No key, no start and no s
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -25,10 +24,11 @@ from dosimeter.attacks.analytic.first_layer import SEARCH, in_double
 from dosimeter.attacks.analytic.layers import reach_first
 from dosimeter.attacks.analytic.ops import Block, Scale
 from dosimeter.attacks.analytic.straight import read_straight
-from dosimeter.attacks.stages import Beat, Stages, group_by_group, only, unheard
+from dosimeter.attacks.base import Around, Attack
+from dosimeter.attacks.stages import Beat, Stages, unheard
 from dosimeter.engine import clone_modules
 from dosimeter.errors import SettingError
-from dosimeter.types import Attack, Gradient, Observation, Reconstruction, Selective, Target, ThreatModel, Watch
+from dosimeter.types import Gradient, Observation, Reconstruction, Target, Watch
 
 EPSILON = 1e-9
 """A scale of 0 is taken for this, so that it can be divided by."""
@@ -59,7 +59,7 @@ class Opened(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SolveLock:
+class SolveLock(Around):
     """`attack` on the model whose lock has been opened: gamma and beta are solved for, one update after another."""
 
     attack: Attack = Analytic()
@@ -68,43 +68,25 @@ class SolveLock:
     def name(self) -> str:
         return f"{self.attack.name}, lock solved"
 
-    def needs(self) -> ThreatModel:
-        return self.attack.needs()
-
     def check(self, target: Target, batch: int) -> None:
         """Refuse what cannot be solved, before any work."""
         opened = _with_identity(target)
         _first(read_straight(in_double(opened)))
         if batch != 1 or target.step is not None:
             raise SettingError(f"A lock is solved for from one gradient of one image; use --batch 1 or {SEARCH}.")
-        if isinstance(self.attack, Selective):
-            self.attack.check(opened, batch)
+        self.attack.check(opened, batch)
 
-    def blind(self) -> Attack:
-        return self.attack.blind()
-
-    def __call__(
-        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
-    ) -> Reconstruction:
-        if len(observations) != 1:
-            raise SettingError(f"A lock is solved for from one update of each victim, got {len(observations)}.")
-        (seen,) = observations
+    def run(self, target: Target, seen: Observation, *, seed: int, watch: Watch | None) -> Reconstruction:
         self.check(target, seen.batch)
-        victims = len(seen.ids)
-        stages = Stages(watch, victims)
+        stages = Stages(watch, len(seen.ids))
 
-        def run(v: int) -> Reconstruction:
-            tell, opened = stages.next(1, waiting=victims - v - 1), _with_identity(target)
-            beat = partial(tell, done=0, total=1, match=torch.nan, active=1)
-            one = only(seen, [v])
-            try:
-                opened = open_lock(target, *solve_lock(target, {name: g[0] for name, g in one.gradient.items()}, beat))
-            except KeyboardInterrupt:
-                stages.cut = True  # the inner attack only says that it was interrupted
-            one = one._replace(gradient={name: one.gradient[name] for name in opened.parameters}, secrets=None)
-            return stages.ended(self.attack(opened, [one], seed=seed, watch=tell))
+        def one(_v: int, part: Observation, tell: Watch) -> Reconstruction:
+            gradient = {name: g[0] for name, g in part.gradient.items()}
+            opened = open_lock(target, *solve_lock(target, gradient, stages.begun(tell)))
+            part = part._replace(gradient={name: part.gradient[name] for name in opened.parameters}, secrets=None)
+            return self.attack(opened, [part], seed=seed, watch=tell)
 
-        return group_by_group([[v] for v in range(victims)], run)
+        return stages.each(target, seen, one)
 
 
 def solve_lock(target: Target, gradient: Gradient, beat: Beat = unheard) -> tuple[Tensor, Tensor]:

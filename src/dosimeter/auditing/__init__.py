@@ -6,7 +6,7 @@ The truth meets the attack's images only in `judge`, after the attack has return
 from dosimeter.auditing.captured import examine
 from dosimeter.auditing.contenders import Contender, contenders
 from dosimeter.auditing.judge import Scoring
-from dosimeter.auditing.panel import Trial, audit_panel, conclude
+from dosimeter.auditing.panel import Trial, audit_panel, conclude, estimate_panel
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Outcome, Result
 from dosimeter.auditing.run import estimate, explain, perform
 from dosimeter.auditing.seeing import Capture, reconstruct
@@ -34,6 +34,7 @@ __all__ = [
     "conclude",
     "contenders",
     "estimate",
+    "estimate_panel",
     "examine",
     "explain",
     "part",

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from dosimeter import clients, engine
+from dosimeter.attacks import Attack
 from dosimeter.auditing.setting import Audit, Updates
 from dosimeter.auditing.target import as_attacked, make_target
 from dosimeter.defenses import Defense
 from dosimeter.errors import SettingError
-from dosimeter.types import Attack, Observation, Reconstruction, Shape, Target, ThreatModel, Watch
+from dosimeter.types import Observation, Reconstruction, Shape, Target, ThreatModel, Watch
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from dosimeter.attacks import AverageRounds, LeaveOut, Search, degraded, likelihoods, masks, presets, treatments
+from dosimeter.attacks import Attack, AverageRounds, LeaveOut, Search, degraded, likelihoods, masks, presets, treatments
 from dosimeter.channel import Channel, Clip, Draws, Fact, Facts, Hides, Mask, Noise, Rounding
-from dosimeter.types import Attack
 
 Role = Literal["published", "adaptive", "control"]
 

@@ -2,12 +2,13 @@
 
 import math
 import threading
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from dosimeter import clients, engine, rng, trees
-from dosimeter.attacks import Search
+from dosimeter.attacks import Attack
 from dosimeter.auditing.case import Attacker, Client, clipping, resolve
 from dosimeter.auditing.observing import like, noticed, observe
 from dosimeter.auditing.setting import Audit
@@ -17,10 +18,8 @@ from dosimeter.defenses import NoDefense, shortcuts
 from dosimeter.errors import DataError
 from dosimeter.progress import Advance
 from dosimeter.types import (
-    Attack,
     Observation,
     Reconstruction,
-    Selective,
     Target,
     ThreatModel,
     Trained,
@@ -51,24 +50,27 @@ class Job:
             audit, sent, victims.shape, victims.batch, labels=victims.labels[0], highest=highest
         )
         target, self.threat = self.client.target, self.attacker.threat
-        if isinstance(attack, Selective):
-            attack.check(untold(target, self.threat, victims.batch), victims.batch)
-        at_once = getattr(attack, "at_once", 1)
+        known = untold(target, self.threat, victims.batch)
+        attack.check(known, victims.batch)
+        cost = attack.cost(known, victims.batch)
         plan = engine.plan(
             target,
             victims=len(victims.ids),
             # An attack that simulates no update only has to hold what it saw.
-            batch=victims.batch if at_once else 1,
-            restarts=max(1, at_once),
-            passes=getattr(attack, "draws", 1)
-            * max(getattr(attack, "passes", 1), self.trained.steps if self.trained else 1),
+            batch=victims.batch if cost.candidates else 1,
+            restarts=cost.restarts,
+            candidates=max(1, cost.candidates),
+            together=cost.together,
+            passes=cost.updates * max(cost.passes, self.trained.steps if self.trained else 1),
             budget=resources.budget,
             workers=1 if resources.compiled else resources.workers,
-            extra=attack.footprint(target, victims.batch) if isinstance(attack, Search) else 0,
+            extra=cost.beside,
         )
         # Updates of the same client stay together.
         tied = audit.updates.same_client
         self.plan = plan._replace(victims=max(tied, plan.victims - plan.victims % tied))
+        self.attacker = replace(self.attacker, attack=attack.at_most(plan.restarts))
+        self.cost = self.attacker.attack.cost(known, victims.batch)
 
     @property
     def trained(self) -> Trained | None:
@@ -92,11 +94,10 @@ class Job:
     def explain(self) -> list[engine.Explanation]:
         """Which tensor is compared in which way and why, found out on the first victim."""
         seen = self.observe(self.victims.take(slice(1)))[0]
-        exact = getattr(getattr(self.attacker.attack, "likelihood", None), "exact", False)
         # What is compared in which way does not depend on what the attacker was told of local training.
         client = self.client.target
         target = as_attacked(client, ThreatModel(statistics=self.threat.statistics), self.victims.batch)
-        matcher = engine.Matcher(target, seen.gradient, statistics=seen.statistics, exact=exact)
+        matcher = engine.Matcher(target, seen.gradient, statistics=seen.statistics, exact=self.attacker.attack.exact)
         grey = torch.full_like(self.victims.images[:1], 0.5).to(client.mean)
         first = torch.zeros(1, dtype=torch.long, device=grey.device)
         drawn = trees.stack([clients.draw_secrets(target, self.victims.batch, rng.stream(0, "explain"))])

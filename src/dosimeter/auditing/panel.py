@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dosimeter.attacks import presets, solves
+from dosimeter.attacks import presets
 from dosimeter.auditing.channels import channel_of
 from dosimeter.auditing.contenders import Contender, contenders
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.observing import like
 from dosimeter.auditing.result import Result
-from dosimeter.auditing.run import perform
+from dosimeter.auditing.run import PATIENCE, estimate, perform
 from dosimeter.auditing.setting import Audit
 from dosimeter.auditing.watches import Place
+from dosimeter.channel import Channel
 from dosimeter.defenses import Around, Moment
 from dosimeter.errors import DosimeterError, SettingError
 from dosimeter.types import Gradient
@@ -52,28 +53,48 @@ class Revealed(Around):
 
 def audit_panel(audit: Audit, *, steps: int) -> Iterator[Trial]:
     """Audit by every attack of the panel in turn; the attack of the audit does not count."""
-    job = Job(replace(audit, attack=presets.inverting_gradients(steps=steps)))
-    target = job.client.target
-    labels = like(job.victims.labels[0], target)
-    form = torch.zeros_like(labels) if target.classification else labels
-    channel = channel_of(audit.defense, target, form, audit.seed)
+    job, channel = _seen_through(audit, steps)
     said = {"channel": channel.words()}
     panel, times = contenders(channel, steps=steps), list[float]()
     for number, one in enumerate(panel, 1):
-        defense = Revealed(inner=audit.defense) if one.role == "control" else audit.defense
-        tied = max(audit.updates.same_client, one.same_client)
-        updates = replace(audit.updates, rounds=one.rounds, same_client=tied)
-        each = replace(audit, attack=one.attack, defense=defense, updates=updates)
-        limit = max(LEAST, sum(times)) if solves(one.attack) else math.inf
+        searches = one.attack.cost(job.client.target, job.victims.batch).steps > 0
+        limit = math.inf if searches else max(LEAST, sum(times))
         place = Place(number, len(panel), len(times), sum(times), limit)
         try:
-            found = perform(each, place=place)
+            found = perform(_by(one, audit), place=place)
             times.append(found.seconds)
             yield Trial(one, replace(found, settings=found.settings | said))
         except SettingError as reason:
             if one.attack.name == "ig":
                 raise  # what keeps the plain attack from running keeps all others from it
             yield Trial(one, None, str(reason))
+
+
+def _by(one: Contender, audit: Audit) -> Audit:
+    """The same audit by a contender; a control has all revealed."""
+    defense = Revealed(inner=audit.defense) if one.role == "control" else audit.defense
+    tied = max(audit.updates.same_client, one.same_client)
+    updates = replace(audit.updates, rounds=one.rounds, same_client=tied)
+    return replace(audit, attack=one.attack, defense=defense, updates=updates)
+
+
+def _seen_through(audit: Audit, steps: int) -> tuple[Job, Channel]:
+    """An audit by the plain attack, and what becomes of updates in it."""
+    job = Job(replace(audit, attack=presets.inverting_gradients(steps=steps)))
+    target = job.client.target
+    labels = like(job.victims.labels[0], target)
+    form = torch.zeros_like(labels) if target.classification else labels
+    return job, channel_of(audit.defense, target, form, audit.seed)
+
+
+def estimate_panel(audit: Audit, *, steps: int) -> Iterator[tuple[str, dict[str, Any] | str]]:
+    """What each attack of the panel would take, as `estimate` says it, or why it would be refused."""
+    panel = contenders(_seen_through(audit, steps)[1], steps=steps)
+    for one in panel:
+        try:
+            yield one.attack.name, estimate(_by(one, audit), patience=PATIENCE / len(panel))
+        except SettingError as reason:
+            yield one.attack.name, str(reason)
 
 
 def strongest(trials: list[Trial]) -> Trial:

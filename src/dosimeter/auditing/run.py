@@ -1,6 +1,7 @@
 """The audit itself: check everything, then step, attack and judge."""
 
 import time
+from typing import Any
 
 import torch
 
@@ -59,10 +60,10 @@ def explain(audit: Audit) -> list[engine.Explanation]:
     return Job(audit).explain()
 
 
-def estimate(audit: Audit) -> dict[str, float]:
+def estimate(audit: Audit, *, patience: float = PATIENCE) -> dict[str, Any]:
     """Time and memory of an audit, from the plan and from the first three steps or victims of a tile, actually run.
 
-    `done` of the `total` of that tile were done within `PATIENCE` seconds; with none of them done, `seconds` is less
+    `done` of the `total` of that tile were done within `patience` seconds; with none of them done, `seconds` is less
     than what it takes.
     """
     job = Job(audit)
@@ -72,8 +73,10 @@ def estimate(audit: Audit) -> dict[str, float]:
     def watch(*, done: int, total: int, match: float, active: int) -> None:
         nonlocal whole
         whole = total
+        if job.cost.steps and not marks and match != match:
+            return  # the search itself has not begun
         marks.append((time.perf_counter(), done))
-        if done >= marks[0][1] + 3 or marks[-1][0] > marks[0][0] + PATIENCE:
+        if done >= marks[0][1] + 3 or marks[-1][0] > marks[0][0] + patience:
             raise KeyboardInterrupt
 
     job.attack_first_tile(watch)
@@ -81,4 +84,6 @@ def estimate(audit: Audit) -> dict[str, float]:
     tiles = -(-len(job.victims.ids) // job.plan.victims)
     seconds = (ended - began) / max(1, last - first) * whole * -(-tiles // job.plan.workers)
     plan = {"bytes": job.plan.bytes, "tiles": tiles, "tile": job.plan.victims}
-    return {"seconds": seconds, "done": last - first, "total": whole, **plan}
+    unit = "steps" if job.cost.steps else "victims"
+    said = {"unit": unit, "tried": job.cost.tried, "side_by_side": job.plan.restarts, "restarts": job.cost.restarts}
+    return {"seconds": seconds, "done": last - first, "total": whole, **said, **plan}

@@ -1,26 +1,22 @@
 """One captured update and its model: whether they fit, and what an attack makes of them."""
 
-from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from dosimeter import trees
-from dosimeter.attacks import LabelsOnly
+from dosimeter.attacks import Attack
 from dosimeter.attacks import labels as labels_
 from dosimeter.auditing.case import Attacker, Client, resolve
 from dosimeter.auditing.observing import noticed
 from dosimeter.auditing.setting import Audit, Resources, Updates, part
 from dosimeter.auditing.target import given_statistics
-from dosimeter.errors import SettingError
 from dosimeter.types import (
-    Attack,
     BatchNorm,
     Gradient,
     Loss,
     Observation,
     Reconstruction,
-    Selective,
     Shape,
     Statistics,
     Step,
@@ -51,8 +47,7 @@ def see(audit: Audit, capture: Capture) -> Seen:
     update, shape, batch, labels, statistics, _ = capture
     client, attacker = resolve(audit, audit.model, shape, batch, labels)
     target = attacker.target
-    if isinstance(audit.attack, Selective):
-        audit.attack.check(target, batch)
+    audit.attack.check(target, batch)
     trees.check_update(update, target.parameters)
     stacked = trees.stack([{name: update[name].to(target.mean) for name in target.parameters}])
     known = None if labels is None else labels.to(target.mean.device)[None]
@@ -64,17 +59,7 @@ def with_labels(attack: Attack, granted: Tensor | None) -> Attack:
     """The attack with the labels that were granted, or with labels recovered where it would want them granted."""
     if granted is None and not attack.needs().labels:
         return attack
-    if isinstance(attack, LabelsOnly):
-        raise SettingError(f"The attack {attack.name!r} finds the labels, which are granted; leave one of them out.")
-    change: dict[str, Any] = {}
-    for field in fields(attack):  # type: ignore[arg-type]
-        if field.name == "attack":  # that another one is built around
-            change["attack"] = with_labels(getattr(attack, field.name), granted)
-        elif field.name == "labels":
-            change["labels"] = labels_.Counts() if granted is None else labels_.Known()
-    if not change:
-        raise SettingError(f"The attack {attack.name!r} says not where its labels come from; use one of the presets.")
-    return replace(attack, **change)  # type: ignore[type-var]
+    return attack.relabelled(labels_.Counts() if granted is None else labels_.Known())
 
 
 def reconstruct(

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from dosimeter import checks, clients, defenses, engine, fingerprint, servers, spec
-from dosimeter.attacks import presets
+from dosimeter.attacks import Attack, presets
 from dosimeter.auditing.judge import Scoring
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import SettingError, unknown
 from dosimeter.servers import Honest, Tamper
-from dosimeter.types import Attack, BatchNorm, Loss, Step, ThreatModel, Victims, Way
+from dosimeter.types import BatchNorm, Loss, Step, ThreatModel, Victims, Way
 
 BY_NAME: dict[str, Mapping[str, Any]] = {
     "attack": presets.BY_NAME, "defense": defenses.BY_NAME, "server": servers.BY_NAME, "step": clients.BY_NAME,

@@ -3,6 +3,7 @@
 from torch import nn
 
 from dosimeter import spec
+from dosimeter.attacks import Attack
 from dosimeter.auditing.captured import examine
 from dosimeter.auditing.judge import Scoring
 from dosimeter.auditing.panel import audit_panel, conclude
@@ -12,7 +13,7 @@ from dosimeter.auditing.seeing import Capture
 from dosimeter.auditing.setting import Audit, Resources, Updates, part
 from dosimeter.defenses import Defense
 from dosimeter.servers import Tamper
-from dosimeter.types import Attack, BatchNorm, Loss, Step, ThreatModel, Victims
+from dosimeter.types import BatchNorm, Loss, Step, ThreatModel, Victims
 
 AUTO, STEPS = "auto", 1000
 """The attack that is all attacks made for the defense, and the steps of each."""

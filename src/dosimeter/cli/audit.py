@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dosimeter import checks, data, store
-from dosimeter.attacks import AverageRounds, LabelsOnly, solves
+from dosimeter.attacks import AverageRounds
 from dosimeter.auditing import (
     AUTO,
     STEPS,
@@ -27,6 +27,7 @@ from dosimeter.auditing import (
     audit_panel,
     conclude,
     estimate,
+    estimate_panel,
     part,
     perform,
 )
@@ -172,14 +173,13 @@ def audit_command(
             "--guess-local-lr": guess_local_lr is not None,
             "--average-orders": average_orders is not None,
             "--explain": explain,
-            "--dry-run": dry_run,
         }
         if whole and any(given.values()):
             named = ", ".join(option for option, there in given.items() if there)
             raise SettingError(f"--attack auto chooses its attacks itself and takes no {named}; leave that out.")
         chosen = part("attack", "ig" if whole else attack, steps=steps)
         chosen = guessing(chosen, guess_local_steps, guess_local_lr, average_orders)
-        if fail_above is not None and isinstance(chosen, LabelsOnly):
+        if fail_above is not None and not chosen.reads_images:
             raise SettingError(
                 f"--fail-above is about images, and the attack {chosen.name!r} reads no images; leave it out."
             )
@@ -212,7 +212,7 @@ def audit_command(
             names=task.names,
         )
         if dry_run:
-            out.print(_plan(task, setting))
+            out.print(_plan_panel(task, setting, steps or STEPS) if whole else _plan(task, setting))
             return
         others = data.pick_decoys(task.dataset, task.victims, decoys, seed=seed, split=split)
         scoring = Scoring(
@@ -304,25 +304,61 @@ def _said(name: str, result: Result) -> str:
 def _plan(task: Task, setting: Audit) -> Table:
     """What would run, with an estimate from a few steps actually taken."""
     guess = estimate(setting)
-    unit = "victims" if solves(setting.attack) else "steps"
-    basis = f"from the first {guess['done']:.0f} of {guess['total']:,.0f} {unit} of a tile"
-    bound = "at most" if guess["done"] else "more than"
+    table = _dry(task, setting, repr(setting.attack))
+    for what, value in (("work", _work(guess)), ("time", _time(guess)), ("memory", _memory(guess["bytes"]))):
+        table.add_row(what, escape(value))
+    return table
+
+
+def _plan_panel(task: Task, setting: Audit, steps: int) -> Table:
+    """The same of every attack of the panel, and of all of them."""
+    table = _dry(task, setting, "every attack made for the defense")
+    seconds, most, sure = 0.0, 0, True
+    for name, guess in estimate_panel(setting, steps=steps):
+        if isinstance(guess, str):
+            table.add_row(escape(name), escape(f"refused. {guess}"))
+            continue
+        seconds, most = seconds + guess["seconds"], max(most, guess["bytes"])
+        sure &= guess["done"] > 0
+        table.add_row(escape(name), escape(f"{_work(guess)}; {_time(guess)}; {_memory(guess['bytes'])}"))
+    bound = "at most" if sure else "more than"
+    table.add_row("all of them", f"{bound} {duration(seconds)}, one after another; {_memory(most)}")
+    return table
+
+
+def _dry(task: Task, setting: Audit, attack: str) -> Table:
     table = Table("what", "value", title="Dry run: nothing was attacked, nothing was written")
     rows = {
         "model": f"{type(task.model).__name__}, {sum(p.numel() for p in task.model.parameters()):,} parameters",
         "data": f"{task.dataset.name}, {'x'.join(map(str, task.dataset.shape))}",
         "victims": f"{len(task.victims.ids)} updates of {task.victims.batch} image(s)",
-        "attack": repr(setting.attack),
+        "attack": attack,
         "defense": repr(setting.defense),
         "step": "gradient" if setting.step is None else repr(setting.step),
         "server": setting.server.name,
-        "tiles": f"{guess['tiles']:.0f} of {guess['tile']:.0f} victims",
-        "time": f"{bound} {duration(guess['seconds'])} ({basis})",
-        "memory": f"about {guess['bytes'] / 2**20:,.0f} MiB",
     }
     for what, value in rows.items():
         table.add_row(what, escape(value))
     return table
+
+
+def _work(guess: dict[str, Any]) -> str:
+    """Tiles, steps, trials and restarts of an estimate."""
+    said = f"{guess['tiles']} tile(s) of {guess['tile']} victim(s), {guess['total']:,} {guess['unit']} each"
+    if guess["tried"]:
+        said += f", {guess['tried']:,} of them trials"
+    if guess["side_by_side"] < guess["restarts"]:
+        said += f", {guess['side_by_side']} of {guess['restarts']} restarts at a time"
+    return said
+
+
+def _time(guess: dict[str, Any]) -> str:
+    basis = f"from the first {guess['done']} of {guess['total']:,} {guess['unit']} of a tile"
+    return f"{'at most' if guess['done'] else 'more than'} {duration(guess['seconds'])} ({basis})"
+
+
+def _memory(size: float) -> str:
+    return f"about {size / 2**20:,.0f} MiB"
 
 
 def _tensors(audit: Audit) -> Table:

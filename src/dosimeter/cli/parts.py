@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dosimeter import checks, files, fingerprint, metrics, spec
-from dosimeter.attacks import AverageOrders, GuessSteps, Search
+from dosimeter.attacks import Attack, AverageOrders, GuessSteps, searching
 from dosimeter.errors import SettingError
-from dosimeter.types import Attack
 
 
 def guessing(attack: Attack, steps: str | None, rates: str | None, orders: int | None) -> Attack:
@@ -15,14 +14,12 @@ def guessing(attack: Attack, steps: str | None, rates: str | None, orders: int |
     guess = steps is not None or rates is not None
     if not guess and orders is None:
         return attack
-    if not isinstance(attack, Search):
-        raise SettingError(f"Local training is guessed by a search, and {attack.name!r} is none; use --attack ig.")
     if guess and orders is not None:
         raise SettingError("Guessing local steps and averaging orders do not go together; choose one of them.")
     if orders is not None:
         return AverageOrders(attack=attack, draws=orders)
     return GuessSteps(
-        attack=attack,
+        attack=searching(attack),
         guesses=() if steps is None else spec.several("--guess-local-steps", steps, int),
         rates=() if rates is None else spec.several("--guess-local-lr", rates, float),
     )

@@ -20,7 +20,7 @@ class GaussianTask:
 
     The Bayes paper attacks a 2-layer perceptron on it (`mlp-2`), defended by Laplacian noise of scale 0.1, to compare
     attacks that have the right p(x) and p(g | x) with attacks that do not. A point is an image of 1 x 1 x dimensions
-    whose values are any real numbers: a search must not clamp them to [0, 1] (`box=False`), and PSNR and SSIM, which
+    whose values are any real numbers: a search must not clamp them to [0, 1] (`moves=()`), and PSNR and SSIM, which
     know where white is, mean nothing. The paper reports the distance |x' - x|.
 
     Deviations: the paper leaves the number of classes and the law of W out. The entries are N(0, 1) in its program,

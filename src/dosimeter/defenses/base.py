@@ -61,6 +61,10 @@ class Defense:
         """Names of parameters of such a model that stay with each client."""
         return frozenset()
 
+    def kept(self, secrets: Secrets, private: Gradient) -> "Defense":
+        """The same of clients who all have the private parameters that one trained, and what it drew for good."""
+        return self
+
     def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """The images (B, C, H, W) in [0, 1] and labels that the client trains on instead of its own."""
         return images, labels
@@ -150,6 +154,9 @@ class Chain(Defense):
 
     def private(self, model: nn.Module) -> frozenset[str]:
         return frozenset().union(*(part.private(model) for part in self.parts))
+
+    def kept(self, secrets: Secrets, private: Gradient) -> Defense:
+        return Chain(parts=tuple(part.kept(secrets, private) for part in self.parts))
 
     def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         for part in self.parts:

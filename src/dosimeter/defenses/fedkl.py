@@ -22,7 +22,7 @@ from dosimeter import checks
 from dosimeter.defenses.base import Defense
 from dosimeter.defenses.places import Added, own_modules, run_order
 from dosimeter.errors import SettingError, unknown
-from dosimeter.types import Secret, Secrets, Shape, Target
+from dosimeter.types import Gradient, Secret, Secrets, Shape, Target
 
 Kind = Literal["linear", "relu"]
 Share = Literal["none", "key", "lock", "both"]
@@ -217,6 +217,10 @@ class KeyLock(Defense):
         locks = [path for path, layer in model.named_modules() if isinstance(layer, OpenLock)]
         return frozenset(name for name, _ in model.named_parameters() if any(name.startswith(f"{p}.") for p in locks))
 
+    def kept(self, secrets: Secrets, private: Gradient) -> Defense:
+        """In the state it was trained to, no longer known to the server."""
+        return _Kept(key=self.key, lock=self.lock, share=self.share, round="later", keys=secrets, locks=private)
+
     def _locked(self, model: nn.Module, shape: Shape, make: Callable[[int], Lock]) -> nn.Module:
         model = copy.deepcopy(model)
         order = list(run_order(model, shape))
@@ -257,3 +261,25 @@ class KeyLock(Defense):
             if isinstance(layer, HiddenLock)
             for name, value in layer.draw(rng).items()
         }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Kept(KeyLock):
+    """FedKL whose clients all have the key and the trained lock of one."""
+
+    keys: Secrets
+    locks: Gradient
+
+    def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
+        drawn: dict[str, Tensor] = {}
+        for name, hidden in self.keys.items():
+            path = name.rpartition(".")[0]
+            layer = target.model.get_submodule(path)
+            both = [f"{path}.{part}" for part in ("scale", "shift")]
+            weight = torch.cat([self.locks[f"{part}.weight"] for part in both]).double()
+            none = torch.zeros(len(weight) // 2)
+            bias = torch.cat([self.locks.get(f"{part}.bias", none) for part in both]).double()
+            key = torch.special.ndtr(hidden.double())
+            made = layer.made_of(weight, bias, key)  # type: ignore[operator]
+            drawn |= {f"{path}.{what}": value.to(target.mean) for what, value in made.items()}
+        return drawn

@@ -21,11 +21,12 @@ MOST, LEAST = 64, 4  # candidates of a tile
 
 
 class Plan(NamedTuple):
-    """Victims of a tile, tiles at once, and the memory that these are expected to take."""
+    """Victims of a tile, tiles at once, the memory that these are expected to take, and restarts side by side."""
 
     victims: int
     workers: int
     bytes: int
+    restarts: int
 
 
 def plan(
@@ -34,6 +35,8 @@ def plan(
     victims: int,
     batch: int,
     restarts: int,
+    candidates: int = 1,
+    together: bool = False,
     passes: int = 1,
     budget: int = DEFAULT_BUDGET,
     workers: int | None = None,
@@ -43,29 +46,40 @@ def plan(
 
     A candidate holds its activations about twelve times over both passes, windows of convolutions included. An
     observation is held as seen and, but for the matrices of linear layers under a single image, once more in the order
-    in which it is compared; local training writes gradients out and keeps all of its passes. `extra` are numbers that a
-    candidate takes beside it.
+    in which it is compared; local training writes gradients out and keeps all of its passes. Restarts that do not fit
+    run in turn.
+
+    Args:
+        restarts: searches of a victim.
+        candidates: simulated at once for each of them.
+        together: whether restarts need each other and cannot run in turn.
+        passes: of the model in one simulated update.
+        extra: numbers that a candidate takes beside it.
     """
     size = target.mean.element_size()
     weights = sum(p.numel() for p in target.parameters.values())
     active = batch * _activations(target)
     once = sum(p.numel() for p in target.parameters.values() if p.ndim == 2 and batch == 1 and not target.step)
     step = 12 * active + (4 * weights if target.step else 0)
-    each = size * (restarts * (passes * step + extra) + 2 * weights - once)
+    one, held = size * candidates * (passes * step + extra), size * (2 * weights - once)
+    if not together:
+        restarts = max(1, min(restarts, (budget - held) // one))
+    each = restarts * one + held
     cores = 1 if target.mean.device.type != "cpu" else max(1, workers or os.cpu_count() or 1)
     if each > budget:
+        apart = "" if not together else ", which are compared with each other and run together,"
         raise SettingError(
-            f"One victim with {restarts} restart(s) needs about {each / 2**30:.2f} GiB, more than the budget of "
-            f"{budget / 2**30:.2f} GiB; raise the budget or lower restarts or batch."
+            f"One victim with {restarts} restart(s){apart} needs about {each / 2**30:.2f} GiB, more than the budget of "
+            f"{budget / 2**30:.2f} GiB; raise the budget or lower {'restarts or ' if restarts > 1 else ''}batch."
         )
-    fitting = max(1, min(MOST, max(LEAST, TILE // (size * active))) // restarts)
+    fitting = max(1, min(MOST, max(LEAST, TILE // (size * active))) // (restarts * candidates))
     if target.mean.device.type != "cpu":
         fitting = victims  # a GPU wants all that memory allows
     cores = min(cores, victims, budget // each)
     tiles = -(-victims // min(fitting, budget // (each * cores)))
     tile = -(-victims // (-(-tiles // cores) * cores))  # as many rounds as are needed, all workers busy in each
     at_once = min(cores, -(-victims // tile))
-    return Plan(tile, at_once, at_once * tile * each)
+    return Plan(tile, at_once, at_once * tile * each, restarts)
 
 
 def _activations(target: Target) -> int:

@@ -73,7 +73,7 @@ def compare_densities(points: int = 1000, steps: int = 400, *, folder: str | Pat
                 prior=law,
                 optimiser=optimisers.Adam(lr=0.1),
                 schedule=schedules.Exponential(factor=0.99),
-                box=False,
+                moves=(),
                 restarts=2,
                 stop=Stop(steps=steps),
             )

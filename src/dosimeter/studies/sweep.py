@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from dosimeter import defenses, federated, files, fingerprint, spec
-from dosimeter.attacks import presets
+from dosimeter.attacks import Attack, presets
 from dosimeter.auditing import Scoring, audit
 from dosimeter.data import Dataset, pick
 from dosimeter.defenses import Defense
 from dosimeter.federated import Federation, Protocol, as_audited, train
 from dosimeter.federated.training import score
 from dosimeter.task import load_task
-from dosimeter.types import Attack, Victims
+from dosimeter.types import Victims
 
 SHADOWS = 8
 """Images of the attacker's own on which settings are chosen."""

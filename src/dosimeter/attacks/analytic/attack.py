@@ -1,27 +1,23 @@
 """The attack that solves for the image: by the first layer where that is enough, else layer by layer."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.analytic.certificate import Found, blank
 from dosimeter.attacks.analytic.eliminate import LatentSolver
 from dosimeter.attacks.analytic.first_layer import SEARCH, find_first_layer, in_double
 from dosimeter.attacks.analytic.latent import read_noisy
 from dosimeter.attacks.analytic.layers import LayerSolver
 from dosimeter.attacks.analytic.ratio import RatioSolver
 from dosimeter.attacks.analytic.straight import read_straight
-from dosimeter.attacks.stages import Beat, beat_of
+from dosimeter.attacks.base import Attack, Solve
 from dosimeter.errors import SettingError
-from dosimeter.types import Curve, Ended, Observation, Outcome, Reconstruction, Target, ThreatModel, Watch
+from dosimeter.types import Observation, Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Analytic:
+class Analytic(Attack):
     """One image an update, solved for; no steps, no starts.
 
     A fully connected first layer is solved on its own (Inverting Gradients, Prop. 1, and its counterpart without bias),
@@ -43,9 +39,6 @@ class Analytic:
     labels: labels_.Labels = labels_.FromLastLayer()
     """Only the check of the result and the scale of a layer without bias need them."""
 
-    def needs(self) -> ThreatModel:
-        return ThreatModel(labels=self.labels.granted, defense=False)
-
     def check(self, target: Target, batch: int) -> None:
         """Refuse what cannot be solved, before any work."""
         if batch != 1:
@@ -61,26 +54,16 @@ class Analytic:
                     f"leave the step out or {SEARCH}."
                 )
             read_straight(exact)
-        self.labels.check(target, batch)
+        super().check(target, batch)
 
-    def blind(self) -> "Blank":
-        """Without the update there is nothing to solve."""
-        return Blank(name=f"{self.name} without the update", labels=self.labels)
-
-    def __call__(
-        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
-    ) -> Reconstruction:
-        seen = _only(observations)
-        self.check(target, seen.batch)
-        labels = self.labels.find(target, seen).to(target.mean.device)
+    def prepare(self, target: Target, seen: Observation, labels: Tensor, *, seed: int) -> Solve:
         layer = find_first_layer(in_double(target))
-        used = labels_.usable(labels)
-        solver = LayerSolver(target, seen, used) if layer is None else RatioSolver(target, layer, seen, used)
-        return _one_by_one(target, seen, labels, solver, watch)
+        solver = LayerSolver(target, seen, labels) if layer is None else RatioSolver(target, layer, seen, labels)
+        return solver.solve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eliminate:
+class Eliminate(Attack):
     """One image an update of a model that draws noise in one place (PRECODE, CVB), solved for.
 
     The layers above the noise give the latent b that was drawn. Then the noise is no unknown but a function of the
@@ -93,9 +76,6 @@ class Eliminate:
     name: str = "eliminate"
     labels: labels_.Labels = labels_.FromLastLayer()
     """Only the check of the result and the scale of a last layer without bias need them."""
-
-    def needs(self) -> ThreatModel:
-        return ThreatModel(labels=self.labels.granted, defense=False)
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse what cannot be solved, before any work."""
@@ -110,82 +90,7 @@ class Eliminate:
                 f"leave the step out or {SEARCH}."
             )
         read_noisy(in_double(target))
-        self.labels.check(target, batch)
+        super().check(target, batch)
 
-    def blind(self) -> "Blank":
-        """Without the update there is nothing to solve."""
-        return Blank(name=f"{self.name} without the update", labels=self.labels)
-
-    def __call__(
-        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
-    ) -> Reconstruction:
-        seen = _only(observations)
-        self.check(target, seen.batch)
-        labels = self.labels.find(target, seen).to(target.mean.device)
-        return _one_by_one(target, seen, labels, LatentSolver(target, seen, labels_.usable(labels), seed=seed), watch)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Blank:
-    """What is known before any update: the image that the model's normalisation takes to 0, grey where it has none."""
-
-    name: str = "blank"
-    labels: labels_.Labels = labels_.FromLastLayer()
-
-    def needs(self) -> ThreatModel:
-        return ThreatModel(labels=self.labels.granted, defense=False)
-
-    def blind(self) -> "Blank":
-        return self
-
-    def __call__(
-        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
-    ) -> Reconstruction:
-        seen = _only(observations)
-        found = [Found(blank(target), 0.0, Ended(Outcome.NOT_DETERMINED))] * len(seen.ids)
-        return _reconstruction(target, self.labels.find(target, seen), found)
-
-
-def _only(observations: Sequence[Observation]) -> Observation:
-    if len(observations) != 1:
-        raise SettingError(f"The analytic attack reads one update of each victim, got {len(observations)}.")
-    return observations[0]
-
-
-class _Solver(Protocol):
-    """Of the victims of one observation."""
-
-    def solve(self, v: int, beat: Beat) -> Found: ...
-
-
-def _one_by_one(
-    target: Target, seen: Observation, labels: Tensor, solver: _Solver, watch: Watch | None
-) -> Reconstruction:
-    victims = len(seen.ids)
-    found = [Found(blank(target), torch.inf, Ended(Outcome.INTERRUPTED))] * victims
-    match = torch.nan
-    try:
-        for v in range(victims):
-            beat = beat_of(watch, v, victims, match)
-            beat()
-            found[v] = solver.solve(v, beat)
-            match = found[v].match
-        beat_of(watch, victims, victims, match)()
-    except KeyboardInterrupt:
-        pass
-    return _reconstruction(target, labels, found)
-
-
-def _reconstruction(target: Target, labels: Tensor, found: list[Found]) -> Reconstruction:
-    match = torch.tensor([one.match for one in found]).to(target.mean)  # (V,)
-    none = torch.zeros(len(found), dtype=torch.long, device=match.device)
-    return Reconstruction(
-        images=torch.stack([one.image.to(target.mean) for one in found]).unsqueeze(1),
-        labels=labels,
-        match=match,
-        steps=none,
-        restart=none,
-        stopped=tuple(one.ended for one in found),
-        curve=Curve((0,), match.unsqueeze(1)),
-        determined=tuple(one.determined for one in found),
-    )
+    def prepare(self, target: Target, seen: Observation, labels: Tensor, *, seed: int) -> Solve:
+        return LatentSolver(target, seen, labels, seed=seed).solve

@@ -1,7 +1,6 @@
 """What was found of one victim, and whether it explains the observed update to rounding."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 from torch.func import grad
 
 from dosimeter.attacks.analytic.ops import Block
+from dosimeter.attacks.base import Found
 from dosimeter.types import Ended, Gradient, Outcome, Target
 
 IMAGE = "image"
@@ -20,17 +20,6 @@ That is for the update of an image that was solved for, which is off by up to 35
 
 ENTRY_ROUNDING = 100
 """So many units an entry of an update may be off that one pass gave, of size 1 or less; up to 6 were seen."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """One victim's image (C, H, W), how far its update is from the observed one, and what that says."""
-
-    image: Tensor
-    match: float
-    ended: Ended
-    determined: Mapping[str, float] = field(default_factory=dict)
-    """{layer: share of the numbers that went into it which the equations determine}; into the first went the `IMAGE`"""
 
 
 class Update:
@@ -168,10 +157,3 @@ def refine(rest_of: Callable[[float], Tensor], scale: float, *, nudge: float) ->
         if after > 0.9 * before:  # what is left is rounding or noise
             break
     return scale
-
-
-def blank(target: Target) -> Tensor:
-    """(C, H, W): the image that the model's normalisation takes to 0, or grey where it does not normalise."""
-    plain = not target.mean.any() and bool((target.std == 1).all())
-    level = torch.full_like(target.mean, 0.5) if plain else target.mean
-    return level.expand(target.shape)

@@ -11,14 +11,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dosimeter.attacks.analytic.certificate import ROUNDING, Found, Update, Walk, blank, judged
+from dosimeter.attacks.analytic.certificate import ROUNDING, Update, Walk, judged
 from dosimeter.attacks.analytic.encoder import Equations, Solved, solve_encoder
 from dosimeter.attacks.analytic.first_layer import in_double
 from dosimeter.attacks.analytic.inputs import Above
 from dosimeter.attacks.analytic.latent import Latent, Noisy, read_noisy
 from dosimeter.attacks.analytic.layers import UNITS, Descent, descend, from_loss, walked
 from dosimeter.attacks.analytic.ops import Block, apply, returned
-from dosimeter.attacks.stages import Beat, unheard
+from dosimeter.attacks.base import Found
+from dosimeter.attacks.stages import Beat, blank, unheard
 from dosimeter.rng import stream
 from dosimeter.types import Gradient, Observation, Target
 

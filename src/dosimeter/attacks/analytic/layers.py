@@ -20,14 +20,15 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from dosimeter.attacks.analytic.certificate import IMAGE, Found, Update, Walk, blank, direction, judged, refine
+from dosimeter.attacks.analytic.certificate import IMAGE, Update, Walk, direction, judged, refine
 from dosimeter.attacks.analytic.fill import smoothest
 from dosimeter.attacks.analytic.first_layer import in_double
 from dosimeter.attacks.analytic.inputs import Above, Inputs, solve_inputs
 from dosimeter.attacks.analytic.ops import Bend, Block, returned
 from dosimeter.attacks.analytic.ratio import valleys
 from dosimeter.attacks.analytic.straight import read_straight
-from dosimeter.attacks.stages import Beat, unheard
+from dosimeter.attacks.base import Found
+from dosimeter.attacks.stages import Beat, blank, unheard
 from dosimeter.types import Gradient, Observation, Target
 
 UNITS = 100

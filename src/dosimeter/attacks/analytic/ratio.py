@@ -18,9 +18,10 @@ in between, and clipping scales both: the ratio stays exact.
 import torch
 from torch import Tensor
 
-from dosimeter.attacks.analytic.certificate import IMAGE, Found, Update, blank, direction
+from dosimeter.attacks.analytic.certificate import IMAGE, Update, direction
 from dosimeter.attacks.analytic.first_layer import FirstLayer, in_double
-from dosimeter.attacks.stages import Beat, unheard
+from dosimeter.attacks.base import Found
+from dosimeter.attacks.stages import Beat, blank, unheard
 from dosimeter.engine import Matcher
 from dosimeter.types import Ended, Observation, Outcome, Target
 

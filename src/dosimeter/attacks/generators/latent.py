@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from dosimeter import checks
 from dosimeter.attacks.generators.network import count_activations
+from dosimeter.attacks.spaces import Field, Space
 from dosimeter.attacks.starts import Start
 from dosimeter.errors import SettingError
 from dosimeter.types import Shape, Target
@@ -34,7 +35,7 @@ class Generator:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Latent:
+class Latent(Space):
     """Images that a trained generator makes of a latent, one latent an image (GGL, Li et al. 2022, Eq. 4).
 
     A latent's own prior is `kl` times the divergence -(1 + log v - m^2 - v) / 2 from a standard normal of the normal
@@ -65,7 +66,7 @@ class Latent:
         return LatentField(self, target, batch)
 
 
-class LatentField:
+class LatentField(Field):
     """Flat rows (n, B * latent)."""
 
     def __init__(self, space: Latent, target: Target, batch: int) -> None:
@@ -82,18 +83,12 @@ class LatentField:
         pixels: Tensor = self._network(unknowns.reshape(-1, latent))
         return (pixels.reshape(-1, batch, *self._target.shape) - self._target.mean) / self._target.std
 
-    def logits(self, unknowns: Tensor) -> None:
-        return None
-
     def loss(self, unknowns: Tensor) -> Tensor | float:
         if not self._kl:
             return 0.0
         latents = unknowns.reshape(-1, *self._shape)
         mean, variance = latents.mean(2), latents.var(2, correction=0)
         return self._kl * (mean.square() + variance - 1 - (variance + 1e-10).log()).sum(1) / 2
-
-    def boxed(self, unknowns: Tensor) -> Tensor:
-        return unknowns  # the generator keeps pixels in [0, 1]
 
 
 def _form(shape: Shape) -> str:

@@ -10,6 +10,7 @@ from torch.func import functional_call, vmap
 from dosimeter import checks
 from dosimeter import rng as streams
 from dosimeter.attacks.generators.network import Network, blocks_for, count_activations
+from dosimeter.attacks.spaces import Field, Space
 from dosimeter.attacks.starts import Start
 from dosimeter.types import Target
 
@@ -20,7 +21,7 @@ PASSES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class Weights(Space):
     """Images and labels as an untrained generator makes them of fixed noise (GRNN, Ren et al. 2021).
 
     The unknowns are the generator's weights and, where labels are searched, those of one linear layer from the noise to
@@ -53,7 +54,7 @@ class Weights:
         return WeightField(self, target, batch, classes)
 
 
-class WeightField:
+class WeightField(Field):
     """Flat rows (n, size) as the parameters of n generators."""
 
     def __init__(self, space: Weights, target: Target, batch: int, classes: int) -> None:
@@ -90,12 +91,6 @@ class WeightField:
             return None
         found = self._parameters(unknowns, "label")
         return self._noise @ found["weight"].mT + found["bias"][:, None]
-
-    def loss(self, unknowns: Tensor) -> float:
-        return 0.0
-
-    def boxed(self, unknowns: Tensor) -> Tensor:
-        return unknowns  # a sigmoid keeps pixels in [0, 1]
 
     def _image(self, parameters: dict[str, Tensor]) -> Tensor:
         made: Tensor = functional_call(self._net["image"], parameters, (self._noise,))

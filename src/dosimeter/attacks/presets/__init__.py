@@ -6,6 +6,7 @@ exact       solved or counted                   generated   GRNN, GGL     words 
 
 from collections.abc import Callable
 
+from dosimeter.attacks.base import Attack
 from dosimeter.attacks.presets.bayes import bayes, grad_inversion
 from dosimeter.attacks.presets.dlg import cpl, dlg, idlg
 from dosimeter.attacks.presets.exact import analytic, eliminate, features, labels_only, recover_key, unlock
@@ -20,7 +21,6 @@ from dosimeter.attacks.presets.inverting import (
     leaving_out,
 )
 from dosimeter.attacks.presets.words import treat
-from dosimeter.types import Attack
 
 BY_NAME: dict[str, Callable[..., Attack]] = {
     "ig": inverting_gradients,

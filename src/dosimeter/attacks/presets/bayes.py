@@ -11,7 +11,7 @@ from dosimeter.attacks import (
     sampling,
     schedules,
 )
-from dosimeter.attacks.presets.words import LABELS, needless, pick
+from dosimeter.attacks.presets.words import LABELS, moving, needless, pick
 from dosimeter.attacks.search import Search, Stop
 
 
@@ -62,7 +62,7 @@ def bayes(
     needless("rate", rate is not None and not masked, f"density={density}", "that has no mask to integrate out")
     needless("k", k > 1 and delta == 0, "delta=0", "all points of such a ball are one")
     scale, rate = 0.1 if scale is None else scale, 0.5 if rate is None else rate
-    densities: dict[str, likelihoods.Likelihood | likelihoods.Entrywise] = {
+    densities: dict[str, likelihoods.Likelihood] = {
         "gaussian": likelihoods.Gaussian(sigma=scale),
         "laplace": likelihoods.Laplace(scale=scale),
         "prune-gaussian": likelihoods.Pruned(rate=rate, scale=scale),
@@ -84,10 +84,9 @@ def bayes(
         labels=pick("labels", labels, LABELS),
         only=pick("weights", weights, layers),
         ball=sampling.Ball(delta=delta, samples=k) if delta or k > 1 else None,
-        langevin=langevin,
+        moves=moving(box=False, langevin=langevin),
         optimiser=optimisers.Adam(lr=lr),
         schedule=schedules.Exponential(factor=decay),
-        box=False,
         restarts=restarts,
         stop=Stop(steps=steps),
     )
@@ -131,7 +130,7 @@ def grad_inversion(
         labels=pick("labels", labels, LABELS),
         optimiser=optimisers.Adam(lr=lr),
         schedule=schedules.StepDecay(),
-        langevin=langevin,
+        moves=moving(langevin=langevin),
         restarts=restarts,
         stop=Stop(steps=steps),
     )

@@ -50,7 +50,7 @@ def dlg(
         optimiser=optimisers.LBFGS(lr=lr, inner=inner, line=line),
         only=pick("ignore", ignore, IGNORED),
         secrets=treat(secrets),
-        box=False,
+        moves=(),
         restarts=restarts,
         keep=keep,
         stop=Stop(steps=steps, target=target),

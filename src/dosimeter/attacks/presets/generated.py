@@ -47,7 +47,7 @@ def grnn(
     deviations are said at `generators.Weights`.
     """
     checks.at_least("GRNN", "a weight tv", tv, 0)
-    sources: dict[str, labels_.Labels | labels_.Joint] = {"joint": labels_.Joint(), **LABELS}
+    sources: dict[str, labels_.Labels] = {"joint": labels_.Joint(), **LABELS}
     return Search(
         name="grnn",
         likelihood=likelihoods.L2AndSquare(),
@@ -56,7 +56,7 @@ def grnn(
         space=generators.Weights(width=width),
         start=starts.Uniform(low=-1, high=1),
         optimiser=optimisers.RMSprop(lr=lr, momentum=momentum),
-        box=False,
+        moves=(),
         restarts=restarts,
         keep=keep,
         stop=Stop(steps=steps),
@@ -97,7 +97,7 @@ def ggl(
     """
     for key, value, whose in (("population", population, "cma"), ("sigma", sigma, "cma"), ("lr", lr, "adam")):
         needless(key, value is not None and by != whose, f"by={by}", f"it is a setting of by={whose}")
-    fits: dict[str, likelihoods.Likelihood | likelihoods.Entrywise] = {
+    fits: dict[str, likelihoods.Likelihood] = {
         "none": likelihoods.SquaredL2(),
         "clip": degraded.Clipped(likelihood=likelihoods.SquaredL2()),
         "prune": degraded.Zeroed(by="rate"),
@@ -116,7 +116,7 @@ def ggl(
         space=generators.Latent(generator=trained, kl=kl),
         start=starts.Normal() if by == "adam" else starts.Uniform(),
         optimiser=pick("by", by, ways),
-        box=False,
+        moves=(),
         restarts=restarts,
         keep="best",
         stop=Stop(steps=steps),

@@ -12,7 +12,7 @@ from dosimeter.attacks import (
     treatments,
 )
 from dosimeter.attacks.leave_out import LeaveOut
-from dosimeter.attacks.presets.words import IGNORED, LABELS, Ignore, Secrets, given, needless, pick, treat
+from dosimeter.attacks.presets.words import IGNORED, LABELS, Ignore, Secrets, given, moving, needless, pick, treat
 from dosimeter.attacks.search import Search, Stop
 
 
@@ -69,7 +69,7 @@ def inverting_gradients(
     needless("ignore", ignore != "nothing" and top is not None, f"top={top}", "that chooses the tensors alone")
     needless("signed", signed is not None and by != "adam", f"by={by}", "only Adam is fed signs")
     needless("plateau", plateau is not None and decay != "plateau", f"decay={decay}", "that waits for no plateau")
-    matches: dict[str, likelihoods.Likelihood | likelihoods.Entrywise] = {
+    matches: dict[str, likelihoods.Likelihood] = {
         "cosine": likelihoods.Cosine(),
         "mean-cosine": likelihoods.MeanCosine(),
         "chord": likelihoods.MeanChord(),
@@ -97,8 +97,7 @@ def inverting_gradients(
         schedule=pick("decay", decay, decays),
         only=pick("ignore", ignore, IGNORED) if top is None else masks.Largest(n=top),
         secrets=treat(secrets, draws),
-        median=median,
-        box=box,
+        moves=moving(box=box, median=median),
         restarts=restarts,
         keep=keep,
         stop=Stop(steps=steps, patience=patience, target=target),

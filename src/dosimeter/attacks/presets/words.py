@@ -3,7 +3,7 @@
 from typing import Any, Literal, TypeVar
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks import masks, treatments
+from dosimeter.attacks import masks, moves, treatments
 from dosimeter.errors import SettingError, unknown
 
 T = TypeVar("T")
@@ -39,6 +39,13 @@ def treat(secrets: Secrets, draws: int = 1) -> treatments.Treatment:
         "known": treatments.Known(),
     }
     return pick("secrets", secrets, choices)
+
+
+def moving(*, box: bool = True, median: int | None = None, langevin: float = 0.0) -> tuple[moves.Move, ...]:
+    """What follows every step, in the papers' order: noise, the box, the filter."""
+    filters = () if median is None else (moves.Median(every=median),)
+    noise = (moves.Langevin(size=langevin),) if langevin else ()
+    return (*noise, *((moves.Box(),) if box else ()), *filters)
 
 
 def given(**settings: Any) -> dict[str, Any]:

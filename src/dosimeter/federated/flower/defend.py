@@ -94,7 +94,7 @@ def _check(defense: Defense) -> None:
     hooks = ("on_model", "trained", "on_batch", "clips")
     for part in defenses.parts(defense):
         inside = [hook for hook in hooks if getattr(type(part), hook) is not getattr(Defense, hook)]
-        if inside or (type(part).on_gradient is Defense.on_gradient and not isinstance(part, NoDefense)):
+        if inside or (type(part).on_gradient is Defense.on_gradient and part != NoDefense()):
             raise SettingError(
                 f"{type(part).__name__} changes how a client trains, so it cannot be put around one; use it inside the "
                 "app's own training, or run dosimeter's client_app."

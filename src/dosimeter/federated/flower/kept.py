@@ -16,10 +16,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dosimeter import engine
+from dosimeter.attacks import Attack
 from dosimeter.auditing import Capture, reconstruct
 from dosimeter.errors import DataError, UpdateError
 from dosimeter.federated.flower.keep import BEFORE, ROUND
-from dosimeter.types import Attack, Gradient, Reconstruction, Shape
+from dosimeter.types import Gradient, Reconstruction, Shape
 
 
 class Kept(NamedTuple):

@@ -1,0 +1,187 @@
+"""What every attack is: what it needs, what it works on, what it costs, what its prior alone gives, and its work.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(Attack):
+        def solve(self, target, seen, *, seed, beat):
+            return Found(image, match, Ended(Outcome.NOT_DETERMINED))
+
+An attack overrides `solve`, for one victim, or `run`, for all of them at once. The base owns the rest: that one update
+of each victim is read, who is told how far it is, Ctrl-C, and what becomes of victims that it does not come to.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dosimeter.attacks import labels as labels_
+from dosimeter.attacks.stages import Beat, Stages, blank, only, unreached
+from dosimeter.errors import SettingError
+from dosimeter.types import Ended, Observation, Outcome, Reconstruction, Target, ThreatModel, Watch
+
+
+class Cost(NamedTuple):
+    """What an attack takes of time and memory."""
+
+    steps: int = 0  # of a search, trials included; 0 where victims are solved for one after another
+    tried: int = 0  # of these, steps of trials before the search itself
+    restarts: int = 1  # searches of a victim side by side, which may run in turn if need be
+    candidates: int = 1  # simulated at once for each of them; 0 where nothing is simulated
+    together: bool = False  # whether restarts need each other and cannot run in turn
+    passes: int = 1  # local steps of a simulated update at most, where the client's own number is not told
+    updates: int = 1  # simulated for every candidate
+    beside: int = 0  # numbers that a candidate takes beside its simulated step
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was solved for one victim: its image (C, H, W), or images (B, C, H, W), how far their update is from the
+    observed one, and what that says."""
+
+    image: Tensor
+    match: float
+    ended: Ended
+    determined: Mapping[str, float] | None = None
+    """{layer: share of the numbers that went into it which the equations determine}; into the first went the image"""
+
+
+Solve = Callable[[int, Beat], Found]
+"""Solves for the victim of that number."""
+
+
+class Attack:
+    """From what the server sees to images. Neither the truth nor a score can be passed in."""
+
+    labels: labels_.Labels | None = None
+    """Where its labels come from; None where it has no use for any."""
+    exact = False
+    """Whether it needs |simulated - observed|^2 to the last digit."""
+    reads_images = True
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__.lower()
+
+    def needs(self) -> ThreatModel:
+        """The least that must be granted for this attack to run."""
+        return ThreatModel(labels=self.labels is not None and self.labels.granted, defense=False)
+
+    def check(self, target: Target, batch: int) -> None:
+        """Refuse what it cannot work on, before any work."""
+        if self.labels is not None:
+            self.labels.check(target, batch)
+
+    def cost(self, target: Target, batch: int) -> Cost:
+        return Cost()
+
+    def blind(self) -> "Attack":
+        """The same attack without the update: what its prior alone gives."""
+        return Blank(name=f"{self.name} without the update", labels=self.labels)
+
+    def at_most(self, restarts: int) -> "Attack":
+        """The same attack with at most so many restarts side by side."""
+        return self
+
+    def relabelled(self, source: labels_.Labels) -> "Attack":
+        """The same attack with labels from there."""
+        if self.labels is None:
+            raise SettingError(f"The attack {self.name!r} says not where its labels come from; use one of the presets.")
+        changed: Attack = replace(self, labels=source)  # type: ignore[type-var]
+        return changed
+
+    def __call__(
+        self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
+    ) -> Reconstruction:
+        if len(observations) != 1:
+            raise SettingError(
+                f"The attack {self.name!r} reads one update of each victim, got {len(observations)}; use their mean "
+                "(AverageRounds)."
+            )
+        try:
+            return self.run(target, observations[0], seed=seed, watch=watch)
+        except KeyboardInterrupt:
+            return unreached(target, observations[0])
+
+    def run(self, target: Target, seen: Observation, *, seed: int, watch: Watch | None) -> Reconstruction:
+        """The work on all victims: one after another, unless a subclass knows better."""
+        self.check(target, seen.batch)
+        labels = None if self.labels is None else self.labels.find(target, seen).to(target.mean.device)
+        anything = torch.zeros(len(seen.ids), seen.batch, dtype=torch.long, device=target.mean.device)
+        solve = self.prepare(target, seen, anything if labels is None else labels_.usable(labels), seed=seed)
+        stages = Stages(watch, len(seen.ids))
+
+        def one(v: int, part: Observation, tell: Watch) -> Reconstruction:
+            found = solve(v, stages.begun(tell))
+            return Reconstruction.without_steps(
+                found.image.to(target.mean).reshape(1, seen.batch, *target.shape),
+                None if labels is None else labels[v : v + 1],
+                torch.tensor([found.match]).to(target.mean),
+                (found.ended,),
+                () if found.determined is None else (found.determined,),
+            )
+
+        return stages.each(target, seen, one)
+
+    def prepare(self, target: Target, seen: Observation, labels: Tensor, *, seed: int) -> Solve:
+        """What is done once for all victims, with labels (V, B) that a model can be run with, before `solve`."""
+        return lambda v, beat: self.solve(target, only(seen, [v]), seed=seed, beat=beat)
+
+    def solve(self, target: Target, seen: Observation, *, seed: int, beat: Beat) -> Found:
+        """The work on one victim, whose update alone is in `seen`; call `beat` about every second."""
+        raise NotImplementedError(f"{type(self).__name__} must define solve, for one victim, or run, for all.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blank(Attack):
+    """What is known before any update: the image that the model's normalisation takes to 0, grey where it has none."""
+
+    name: str = "blank"
+    labels: labels_.Labels | None = None
+
+    def check(self, target: Target, batch: int) -> None:
+        pass
+
+    def blind(self) -> Attack:
+        return self
+
+    def prepare(self, target: Target, seen: Observation, labels: Tensor, *, seed: int) -> Solve:
+        found = Found(blank(target).expand(seen.batch, *target.shape), 0.0, Ended(Outcome.NOT_DETERMINED))
+        return lambda v, beat: found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around(Attack):
+    """An attack with something done before or around it; all that a subclass does not change is the inner attack's."""
+
+    attack: Attack
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return self.attack.exact
+
+    @property
+    def reads_images(self) -> bool:  # type: ignore[override]
+        return self.attack.reads_images
+
+    def needs(self) -> ThreatModel:
+        return self.attack.needs()
+
+    def check(self, target: Target, batch: int) -> None:
+        self.attack.check(target, batch)
+
+    def cost(self, target: Target, batch: int) -> Cost:
+        return self.attack.cost(target, batch)
+
+    def blind(self) -> Attack:
+        return self.attack.blind()
+
+    def at_most(self, restarts: int) -> Attack:
+        return replace(self, attack=self.attack.at_most(restarts))
+
+    def relabelled(self, source: labels_.Labels) -> Attack:
+        return replace(self, attack=self.attack.relabelled(source))
+
+    def run(self, target: Target, seen: Observation, *, seed: int, watch: Watch | None) -> Reconstruction:
+        return self.attack(target, [seen], seed=seed, watch=watch)
