@@ -9,7 +9,19 @@ from dosimeter.attacks import Attack
 from dosimeter.defenses import Defense
 
 SOURCE = Path(dosimeter.__file__).parent
-VOCABULARY = {"channel", "checks", "errors", "files", "fingerprint", "progress", "rng", "spec", "trees", "types"}
+VOCABULARY = {
+    "channel",
+    "checks",
+    "errors",
+    "files",
+    "fingerprint",
+    "plain",
+    "progress",
+    "rng",
+    "spec",
+    "trees",
+    "types",
+}
 PARTS = {"attacks", "clients", "data", "defenses", "engine", "metrics", "models", "servers"}
 ALLOWED = {
     **{name: set() for name in VOCABULARY},

@@ -1,10 +1,13 @@
 """A run is in its folder as a whole or not at all, and survives the way there and back."""
 
 import json
+import math
 import os
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,20 +15,31 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from dosimeter import auditing, drafts, models, store
+import dosimeter as dm
+from dosimeter import auditing, drafts, fingerprint, models, store
 from dosimeter.attacks import presets
-from dosimeter.errors import DataError, OutputError
-from dosimeter.types import Victims
+from dosimeter.auditing import Scoring
+from dosimeter.auditing.judge import judge
+from dosimeter.errors import DataError, DosimeterError, OutputError
+from dosimeter.types import Curve, Ended, Outcome, Reconstruction, Trained, Victims
 from machine import full_disk
 
 
 @pytest.fixture(scope="module")
 def result() -> auditing.Result:
+    return audited()
+
+
+def audited(**asked: Any) -> auditing.Result:
     images = torch.rand(2, 2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     victims = Victims(images, torch.tensor([[0, 1], [2, 3]]), torch.tensor([[5, 6], [7, 8]]), ("a", "b"))
     model = models.build("cnn", shape=(3, 32, 32), classes=10, mean=(0.5,) * 3, std=(0.25,) * 3, seed=0)
     return auditing.audit(
-        model, victims, attack=presets.inverting_gradients(steps=2), resources=auditing.Resources(progress=False)
+        model,
+        victims,
+        attack=presets.inverting_gradients(steps=2),
+        resources=auditing.Resources(progress=False),
+        scoring=Scoring(**asked),
     )
 
 
@@ -52,6 +66,93 @@ def test_a_run_survives_its_folder(result: auditing.Result, tmp_path: Path) -> N
     assert run.info["environment"] == result.environment
     assert run.info["started"] <= run.info["finished"]
     assert run.info["finished"].endswith("+00:00")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_reading_gives_back_the_result_that_was_written(seed: int, tmp_path: Path) -> None:
+    """Whatever its numbers are: images beyond [0, 1] or not finite, labels of any type, all optional parts or none."""
+    made = random_result(seed)
+    assert fingerprint.of(store.read(save(made, tmp_path / "run"))) == fingerprint.of(made)
+
+
+def random_result(seed: int, *, panel: bool = True) -> auditing.Result:
+    """A result as no audit gives it, with every part set or not by chance."""
+    rng = random.Random(seed)
+    numbers = torch.Generator().manual_seed(seed)
+    v, b, shape = rng.randint(1, 3), rng.randint(1, 2), (rng.choice([1, 3]), 12, 12)
+    images = torch.rand(v, b, *shape, generator=numbers)
+    labels = [torch.randint(9, (v, b)), torch.rand(v, b, 2, dtype=torch.float64), torch.rand(v, b)][seed % 3]
+    victims = Victims(images, labels, torch.arange(v * b).view(v, b), tuple(f"train:{n}" for n in range(v)))
+    left = images + torch.randn(images.shape, generator=numbers) * rng.choice([0, 0.1, 9])
+    left[0, 0, 0, 0, 0] = rng.choice([0.5, math.nan, math.inf])
+    found = Reconstruction(
+        images=left,
+        labels=labels if seed % 3 == 0 else None,
+        match=torch.tensor([rng.choice([rng.random(), math.inf]) for _ in range(v)]),
+        steps=torch.arange(v),
+        restart=torch.zeros(v, dtype=torch.long),
+        stopped=tuple(Ended(Outcome(rng.choice(["steps", "diverged", "recovered"]))) for _ in range(v)),
+        curve=Curve((0, 5), torch.randn(v, 2, generator=numbers)),
+        determined=({"image": rng.random()},) * v if seed else (),
+        trained=(Trained(2, rng.random()),) * v if seed > 1 else (),
+    )
+    decoys = torch.rand(3, *shape, generator=numbers) if seed else None
+    far = dm.Metric(name="far", function=lambda a, b: (a - b).abs().flatten(1).amax(1), higher=False)
+    scoring = Scoring(rng.random(), decoys, None, rng.choice([None, 1.5]), (far,) if seed else ())
+    std, moved = torch.rand(shape[0], 1, 1, generator=numbers) + 0.1, images.flip(-1) if seed else None
+    among = 9 if seed % 3 == 0 else None
+    verdict = judge(victims, found, found, scoring, std=std, classes=among, transformed=moved)
+    result = auditing.Result(
+        settings={"model": "m", "channel": "nothing"} | scoring.settings(),
+        threat=dm.ThreatModel(labels=bool(seed), rounds=3),
+        records=verdict.records,
+        scores=verdict.summary,
+        victims=victims,
+        raw=verdict.raw,
+        raw_baseline=verdict.raw_baseline,
+        std=std,
+        transformed=moved,
+        curve=found.curve,
+        seconds=rng.random(),
+        environment={"torch": "2"},
+        status=rng.choice(["complete", "interrupted"]),
+        command=rng.choice(["", "dosimeter audit --data 'a b'"]),
+    )
+    if not panel:
+        return result
+    inner = [random_result(seed, panel=False), random_result(seed + 7, panel=False)]
+    trials = [
+        auditing.Trial(attack="ig, rounds averaged", role="adaptive", about="mean", rounds=4, result=inner[0]),
+        auditing.Trial(attack="analytic", role="adaptive", about="", refused="it does not fit"),
+        auditing.Trial(attack="all revealed", role="control", about="", result=inner[1]),
+    ]
+    return auditing.conclude(trials)
+
+
+def test_a_run_of_an_older_version_is_read(result: auditing.Result, tmp_path: Path) -> None:
+    """Runs of before raw images, labels and deviations were kept."""
+    folder = save(result, tmp_path / "run")
+    gone = dict.fromkeys(("raw", "raw_baseline", "labels", "indices", "std"))
+    _tensors(folder / "reconstructions.safetensors", **gone)
+    old = store.read(folder)
+    assert isinstance(old, auditing.Result)
+    assert old.victims.labels.equal(result.victims.labels)
+    assert old.victims.indices.equal(result.victims.indices)
+    assert json.dumps(old.document()) == json.dumps(result.document())
+    with pytest.raises(DosimeterError, match="older version"):
+        auditing.rescore(old, Scoring(0.1))
+
+
+def test_another_scoring_gives_what_an_audit_with_it_gives(result: auditing.Result) -> None:
+    far = dm.Metric(name="far", function=lambda a, b: (a - b).abs().flatten(1).amax(1), higher=False)
+    decoys = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    asked = {"threshold": 0.02, "delta": 20.0, "metrics": (far,), "decoys": decoys}
+    expected = audited(**asked)
+    again = auditing.rescore(result, Scoring(**asked))  # type: ignore[arg-type]
+    assert json.dumps(again.document()) == json.dumps(expected.document())
+    kept = auditing.rescore(again, Scoring(0.9)).scores
+    assert (kept["far"], kept.identification) == (expected.scores["far"], expected.scores.identification)
+    assert kept.success.threshold == 0.9
 
 
 def test_a_rerun_gives_the_same_records(result: auditing.Result, tmp_path: Path) -> None:
@@ -90,7 +191,7 @@ def test_pictures_of_any_channels(channels: int, mode: str) -> None:
 
 
 def test_json_has_no_infinities(result: auditing.Result, tmp_path: Path) -> None:
-    records = [record | {"match": float("inf"), "psnr": float("nan")} for record in result.records]
+    records = [replace(each, match=math.inf, scores=each.scores | {"psnr": math.nan}) for each in result.records]
     settings = result.settings | {"path": Path("a"), 3: (1, 2)}
     folder = save(replace(result, records=records, settings=settings), tmp_path / "run")
     document = store.read_run(folder).document

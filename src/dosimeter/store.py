@@ -14,10 +14,11 @@ where anything of it is certain. Reading executes nothing: JSON and safetensors.
 """
 
 import json
-import math
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,10 +28,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from dosimeter import files
-from dosimeter.auditing import Captured, Outcome
+from dosimeter import files, plain
+from dosimeter.auditing import Captured, Finding, ImageRecord, Outcome, Result, Summary, Trial
 from dosimeter.errors import DataError
 from dosimeter.files import reason
+from dosimeter.types import Curve, ThreatModel, Victims
 
 FORMAT = 1
 """The version of everything above; raised when an older reader would misread a run."""
@@ -53,26 +55,42 @@ class Run(NamedTuple):
     tensors: dict[str, Tensor]  # reconstructions.safetensors; empty when the document is None
 
 
-def write_run(result: Outcome, folder: Path) -> None:
-    """Write a result into an empty folder, usually a draft; run.json comes last, and with it the folder is a run."""
-    tensors = {
-        "images": result.images,
-        "baseline": result.baseline,
-        "curve": result.curve.match,
-        "curve_steps": torch.tensor(result.curve.steps, dtype=torch.long),
-    }
-    if result.originals is not None:
-        tensors["originals"] = result.originals
-    if isinstance(result, Captured) and result.certified is not None:
-        tensors["certified"] = result.certified
+def write_run(result: Outcome, folder: Path, *, made: str = "") -> None:
+    """Write a result into a folder, usually a draft; run.json comes last, and with it the folder is a run.
+
+    `made` tells what determines the result, so that a panel that was stopped knows what it has done.
+    """
+    for number, trial in enumerate(result.panel if isinstance(result, Result) else (), 1):
+        place = folder / attack_folder(number, trial.attack)
+        if trial.result is not None and not (place / RUN).is_file():
+            write_run(trial.result, place)
     # Copies, since tensors that share memory are refused; `save_file` would make a file that only its owner reads.
-    copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in _tensors(result).items()}
     with files.undisturbed():
         _write_json(folder / RECORDS, result.document())
         files.replace(folder / TENSORS, save(copies))
         _write_images(result, folder / IMAGES)
         info = _info(result.status, result.seconds, result.environment, len(result.records))
-        _write_json(folder / RUN, info | _times(result))
+        _write_json(folder / RUN, info | _told(result) | ({"made": made} if made else {}))
+
+
+def attack_folder(number: int, name: str) -> str:
+    """Where an attack of a panel lies in its folder."""
+    return f"attacks/{number:02d}-{name.replace(' ', '-')}"
+
+
+def _tensors(result: Outcome) -> dict[str, Tensor]:
+    steps = torch.tensor(result.curve.steps, dtype=torch.long)
+    tensors = {"images": result.images, "baseline": result.baseline, "curve": result.curve.match, "curve_steps": steps}
+    raw = {"raw": (result.raw, result.images), "raw_baseline": (result.raw_baseline, result.baseline)}
+    tensors |= {name: left for name, (left, shown) in raw.items() if not torch.equal(left, shown)}
+    judged = result.judged if isinstance(result, Captured) else result
+    more = {"certified": result.certified if isinstance(result, Captured) else None}
+    if judged is not None:
+        beside = judged.victims
+        tensors |= {"originals": beside.images, "labels": beside.labels, "indices": beside.indices}
+        more |= {"std": judged.std, "transformed": judged.transformed}
+    return tensors | {name: tensor for name, tensor in more.items() if tensor is not None}
 
 
 def write_interrupted(folder: Path, why: str) -> None:
@@ -97,6 +115,65 @@ def read_run(folder: Path) -> Run:
     if wrong := _wrong(info, document, tensors):
         raise DataError(f"{folder}: expected a whole run, but {wrong}; repeat the audit.")
     return Run(info, document, tensors)
+
+
+def read(folder: Path) -> Outcome:
+    """The result that a folder was written from; all that is to be looked at is made of it."""
+    run = read_run(folder)
+    if run.document is None:
+        raise DataError(f"{folder}: expected a result, but the run was {run.info.get('why')}; repeat the audit.")
+    try:
+        return _captured(run) if run.document.get("captured") else _result(run, folder)
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise DataError(f"{folder}: expected a run of this version, but {reason(error)}; repeat the audit.") from None
+
+
+def _result(run: Run, folder: Path) -> Result:
+    assert run.document is not None
+    document, panel = run.document, []
+    for number, row in enumerate(document.get("panel", []), 1):
+        told = {key: row[key] for key in ("attack", "role", "about", "rounds", "same_client")}
+        inner = None if "refused" in row else read(folder / attack_folder(number, row["attack"]))
+        assert not isinstance(inner, Captured)
+        panel.append(Trial(**told, result=inner, refused=row.get("refused", "")))
+    found = _judged(run, plain.read(Summary, document["scores"], "scores"))
+    return replace(found, panel=tuple(panel), verdict=document.get("verdict", ""))
+
+
+def _captured(run: Run) -> Captured:
+    assert run.document is not None
+    scores = plain.read(Finding, run.document["scores"], "scores")
+    judged = None if scores.judged is None else _judged(run, scores.judged)
+    return Captured(**_shared(run), scores=scores, certified=run.tensors.get("certified"), judged=judged)
+
+
+def _judged(run: Run, scores: Summary) -> Result:
+    assert run.document is not None
+    shared, tensors, form = _shared(run), run.tensors, run.tensors["images"].shape[:2]
+    # Runs of before these tensors were kept have them in their records.
+    told = [torch.tensor([getattr(each, name) for each in shared["records"]]) for name in ("label", "index")]
+    labels, indices = (each.view(*form, *each.shape[1:]) for each in told)
+    kept = [tensors["originals"], tensors.get("labels", labels), tensors.get("indices", indices)]
+    victims = Victims(kept[0], kept[1], kept[2], tuple(run.document["ids"]))
+    more = {"std": tensors.get("std"), "transformed": tensors.get("transformed")}
+    return Result(**shared | more, scores=scores, victims=victims)
+
+
+def _shared(run: Run) -> dict[str, Any]:
+    info, document, tensors = run
+    assert document is not None
+    return {
+        "settings": document["settings"],
+        "threat": plain.read(ThreatModel, document["threat"], "threat"),
+        "records": [ImageRecord.read_from(each, f"record {at}") for at, each in enumerate(document["records"])],
+        "raw": tensors.get("raw", tensors["images"]),
+        "raw_baseline": tensors.get("raw_baseline", tensors["baseline"]),
+        "curve": Curve(tuple(tensors["curve_steps"].tolist()), tensors["curve"]),
+        "seconds": float(info["seconds"]),
+        "environment": info["environment"],
+        "status": document["status"],
+        "command": info.get("command", ""),
+    }
 
 
 def is_run(folder: Path) -> bool:
@@ -132,27 +209,15 @@ def _info(status: str, seconds: float, environment: dict[str, str], images: int)
     return head | times | {"seconds": seconds, "environment": environment}
 
 
-def _times(result: Outcome) -> dict[str, Any]:
-    """How long each attack of a panel took; nothing where there is none."""
-    if isinstance(result, Captured) or not result.panel:
-        return {}
-    names = [row["attack"] for row in result.panel]
-    return {"attacks": [{"attack": name, "seconds": s} for name, s in zip(names, result.times, strict=True)]}
+def _told(result: Outcome) -> dict[str, Any]:
+    """The command that made it and how long each attack of a panel took, where there are such."""
+    panel = result.panel if isinstance(result, Result) else ()
+    times = [{"attack": each.attack, "seconds": each.result.seconds if each.result else 0.0} for each in panel]
+    return {key: value for key, value in {"command": result.command, "attacks": times}.items() if value}
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
-    files.replace(path, json.dumps(_plain(value), indent=1, allow_nan=False) + "\n")
-
-
-def _plain(value: object) -> object:
-    """A value as JSON has it: no infinities, which become null, and of foreign types only their text."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+    files.replace(path, json.dumps(plain.of(value), indent=1, allow_nan=False) + "\n")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -193,6 +258,7 @@ def _wrong(info: dict[str, Any], document: dict[str, Any], tensors: dict[str, Te
 
 def _write_images(result: Outcome, folder: Path) -> None:
     try:
+        rmtree(folder, ignore_errors=True)  # of a run that goes on
         folder.mkdir(parents=True)
         for kind, batches in (("original", result.originals), ("reconstruction", result.images)):
             for v, images in enumerate(() if batches is None else batches):

@@ -311,8 +311,8 @@ def test_an_audit_refuses_before_any_update_is_made(monkeypatch: pytest.MonkeyPa
 def test_an_audit_from_end_to_end(normalise: bool) -> None:
     model = perceptron(normalise=normalise, dtype=torch.float32).model
     result = audit(model, people(), attack=Analytic(), resources=Resources(workers=2))
-    assert result.scores["success"]["hits"] == 4
-    assert {record["stopped"] for record in result.records} == {"recovered"}
+    assert result.scores.success.hits == 4
+    assert {record.stopped for record in result.records} == {"recovered"}
     level = result.baseline[0, 0, :, 0, 0]
     assert torch.allclose(level, torch.tensor([0.5, 0.4, 0.3] if normalise else [0.5, 0.5, 0.5]))
     guess = estimate(Audit(model=model, victims=people(), attack=Analytic()))
@@ -353,5 +353,5 @@ def test_mlp_without_biases_is_read_on_real_images(data_folder: Path, monkeypatc
     monkeypatch.setenv("DOSIMETER_DATA", str(data_folder))
     task = load_task("mlp-no-bias:width=128", "cifar10", 16, seed=0)
     result = audit(task.model, task.victims, attack=presets.analytic())
-    assert result.scores["success"]["hits"] == 16
-    assert {record["stopped"] for record in result.records} == {"recovered"}
+    assert result.scores.success.hits == 16
+    assert {record.stopped for record in result.records} == {"recovered"}

@@ -166,11 +166,11 @@ def test_an_audit_runs_it_and_adds_noise() -> None:
     images = torch.rand(2, 1, *SHAPE, generator=torch.Generator().manual_seed(0))
     victims = Victims(images, torch.tensor([[1], [2]]), torch.arange(2)[:, None], ("a", "b"))
     plain = audit(model, victims, attack=Eliminate(), defense=CVB, resources=Resources(progress=False))
-    assert plain.scores["scores"]["ssim"]["mean"] > plain.scores["baseline"]["ssim"]["mean"] + 0.3
+    assert plain.scores["ssim"].mean > plain.scores.baseline["ssim"].mean + 0.3
     spoiled = audit(
         model, victims, attack=Eliminate(), defense=CVB | GaussianNoise(sigma=1e-2), resources=Resources(progress=False)
     )
-    assert {record["stopped"] for record in spoiled.records} == {"not determined"}
+    assert {record.stopped for record in spoiled.records} == {"not determined"}
 
 
 class Around(nn.Module):

@@ -54,10 +54,10 @@ def test_counts_of_real_digits_are_exact() -> None:
     victims = dm.pick(dm.load("mnist-5k", size=32), 8, batch=16, seed=1)
     model = models.build("cnn", shape=GREY, classes=10, mean=(0.3,), std=(0.3,), seed=0)
     result = dm.audit(model, victims, attack=presets.labels_only())
-    assert result.scores["labels"]["updates"]["hits"] == 8
-    assert result.scores["labels"]["rate"] == 1
-    assert [r["label_used"] for r in result.records] == [r["label"] for r in result.records]
-    assert {r["labels_right"] for r in result.records} == {16}
+    assert result.scores.labels.updates.hits == 8
+    assert result.scores.labels.rate == 1
+    assert [r.label_used for r in result.records] == [r.label for r in result.records]
+    assert {r.labels_right for r in result.records} == {16}
     assert "128 of 128" in result.summary()
 
 
@@ -73,11 +73,11 @@ def test_counts_after_training_beat_the_rule_of_thumb_and_an_even_guess() -> Non
         optimiser.step()
     victims = dm.pick(data, 12, batch=16, seed=2, split="test")
     fit, llg = (
-        dm.audit(model, victims, attack=presets.labels_only(rule=rule)).scores["labels"]  # type: ignore[arg-type]
+        dm.audit(model, victims, attack=presets.labels_only(rule=rule)).scores.labels  # type: ignore[arg-type]
         for rule in ("fit", "llg")
     )
-    assert fit["rate"] > fit["guess"] + 0.1
-    assert fit["rate"] > llg["rate"] + 0.1
+    assert fit.rate > fit.guess + 0.1
+    assert fit.rate > llg.rate + 0.1
 
 
 def test_the_fit_finds_class_features_that_the_mean_output_misses() -> None:
@@ -227,7 +227,7 @@ def test_counts_work_with_every_kind_of_batch_norm(mode: str) -> None:
     victims = dm.pick(dm.load("mnist-5k"), 4, batch=6, seed=3)
     model = models.build("lenet-bn", shape=(1, 28, 28), classes=10, mean=(0.1,), std=(0.3,), seed=0)
     found = dm.audit(model, victims, attack=presets.labels_only(), updates=dm.Updates(batch_norm=mode))  # type: ignore[arg-type]
-    assert found.scores["labels"]["updates"]["hits"] == 4
+    assert found.scores.labels.updates.hits == 4
 
 
 def test_a_search_goes_on_with_counted_labels() -> None:
@@ -237,8 +237,8 @@ def test_a_search_goes_on_with_counted_labels() -> None:
     attack = presets.inverting_gradients(steps=80, tv=1e-3, labels="counts")
     result = dm.audit(model, victims, attack=attack)
     assert result.threat.labels is False
-    assert result.scores["labels"]["rate"] == 1
-    assert result.scores["scores"]["ssim"]["mean"] > result.scores["baseline"]["ssim"]["mean"] + 0.1
+    assert result.scores.labels.rate == 1
+    assert result.scores["ssim"].mean > result.scores.baseline["ssim"].mean + 0.1
 
 
 def test_labels_alone_need_no_memory_for_a_search() -> None:
@@ -246,7 +246,7 @@ def test_labels_alone_need_no_memory_for_a_search() -> None:
     victims = dm.pick(dm.load("mnist-5k"), 3, batch=100, seed=0)
     model = models.build("lenet", shape=(1, 28, 28), classes=10, mean=(0,), std=(1,), seed=0)
     result = dm.audit(model, victims, attack=LabelsOnly(), resources=dm.Resources(budget=2**20))
-    assert result.scores["labels"]["rate"] > 0.97
+    assert result.scores.labels.rate > 0.97
     with pytest.raises(SettingError, match="more than the budget"):
         dm.audit(
             model, victims, attack=presets.inverting_gradients(labels="counts"), resources=dm.Resources(budget=2**20)
@@ -258,8 +258,8 @@ def test_granted_labels_are_not_scored() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.Sigmoid(), nn.Linear(8, 10))
     result = dm.audit(model, victims, attack=presets.inverting_gradients(steps=2))
-    assert "labels" not in result.scores
-    assert not any("label_used" in record or "labels_right" in record for record in result.records)
+    assert result.scores.labels is None
+    assert not any("label_used" in record or "labels_right" in record for record in result.document()["records"])
     assert "labels right" not in result.summary()
 
 

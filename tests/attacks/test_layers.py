@@ -464,14 +464,14 @@ def test_an_audit_records_what_was_determined() -> None:
     images, classes = private(target, 3, 0)
     victims = Victims(images.float(), classes, torch.arange(3)[:, None], ("a", "b", "c"))
     result = audit(target.model, victims, attack=Analytic(), resources=Resources(dtype=torch.float64, workers=2))
-    assert [record["stopped"] for record in result.records] == ["recovered"] * 3
-    assert result.scores["recovered"]["hits"] == 3
-    assert result.scores["determined"]["mean"] == 1.0
+    assert [record.stopped for record in result.records] == ["recovered"] * 3
+    assert result.scores.recovered.hits == 3
+    assert result.scores.determined.mean == 1.0
     assert "Images recovered" in {share.name for share in shares(result)}
     noise = defenses.GaussianNoise(sigma=1e-2)
     spoiled = audit(target.model, victims, attack=Analytic(), defense=noise, resources=Resources(dtype=torch.float64))
-    assert (spoiled.scores["recovered"]["hits"], spoiled.scores["determined"]["mean"]) == (0, 0.0)
-    assert result.records[1]["determined"] == {"4": 1.0, "image": 1.0}
+    assert (spoiled.scores.recovered.hits, spoiled.scores.determined.mean) == (0, 0.0)
+    assert result.records[1].determined == {"4": 1.0, "image": 1.0}
 
 
 @settings(max_examples=50, deadline=None)

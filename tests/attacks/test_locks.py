@@ -110,9 +110,9 @@ def test_a_certificate_allows_for_the_rounding_of_what_was_solved_first() -> Non
     found = dm.audit(
         model, victims, attack=presets.unlock(), defense=lock, resources=dm.Resources(progress=False)
     ).records[0]
-    assert found["stopped"] == "recovered"
-    assert ENTRY_ROUNDING < found["match"] / torch.finfo(torch.float32).eps < ROUNDING  # type: ignore[operator]
-    assert found["ssim"] > 0.999  # type: ignore[operator]
+    assert found.stopped == "recovered"
+    assert ENTRY_ROUNDING < found.match / torch.finfo(torch.float32).eps < ROUNDING  # type: ignore[operator]
+    assert found.scores["ssim"] > 0.999
 
 
 def test_interrupted_solving_says_so() -> None:

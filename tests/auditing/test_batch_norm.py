@@ -175,7 +175,7 @@ def test_a_victim_meets_its_own_statistics_whoever_is_beside_it() -> None:
 def test_digits_are_read_by_batch_statistics() -> None:
     attack = dm.presets.inverting_gradients(steps=200, tv=1e-3)
     result = dm.audit(images_model(), some_victims(), attack=attack, updates=dm.Updates(batch_norm="batch"))
-    assert result.scores["scores"]["ssim"]["mean"] > 0.2 + result.scores["baseline"]["ssim"]["mean"]
+    assert result.scores["ssim"].mean > 0.2 + result.scores.baseline["ssim"].mean
 
 
 class Functional(nn.Module):
@@ -275,7 +275,7 @@ def test_a_captured_update_comes_with_its_statistics() -> None:
     found = dm.reconstruct(model, whole, batch_norm="sent", attack=FEW)
     assert found.images.shape == (1, 2, 1, 28, 28)
     audited = dm.audit(model, victims._replace(ids=("update",)), attack=FEW, updates=dm.Updates(batch_norm="sent"))
-    assert float(found.match[0]) == pytest.approx(audited.records[0]["match"], rel=1e-3)
+    assert float(found.match[0]) == pytest.approx(audited.records[0].match, rel=1e-3)
     assert dm.reconstruct(model, plain, batch_norm="batch", attack=FEW).match[0] != found.match[0]
     for statistics in (
         None,

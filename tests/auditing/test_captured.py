@@ -67,20 +67,20 @@ def test_an_exact_attack_is_certain_of_the_image_without_the_truth() -> None:
     result = audited(truth)
     assert result.judged is None
     assert result.originals is None
-    assert result.scores["certificate"]["verdict"] == "recovered"
-    assert result.scores["certificate"]["share"] == 1.0
+    assert result.scores.certificate.verdict == "recovered"
+    assert result.scores.certificate.share == 1.0
     assert torch.allclose(result.images, truth.images, atol=1e-4)
-    assert result.scores["labels"]["found"] == truth.labels[0].tolist()
-    assert "left_out" in result.scores["shadows"]
-    assert "ssim" not in result.records[0]
+    assert result.scores.labels.found == truth.labels[0].tolist()
+    assert result.scores.shadows.left_out
+    assert not result.records[0].scores
     assert not result.threat.labels
 
 
 def test_a_search_has_the_certificate_of_the_analytic_attack_beside_it() -> None:
     truth = some_victims(1)
     result = audited(truth, attack=SEARCH)
-    assert result.scores["certificate"]["attack"] == "analytic"
-    assert result.scores["certificate"]["verdict"] == "recovered"
+    assert result.scores.certificate.attack == "analytic"
+    assert result.scores.certificate.verdict == "recovered"
     assert "by the analytic attack, which ran beside ig" in standing.said(result)
     assert result.certified is not None
     assert torch.allclose(result.certified, truth.images, atol=1e-4)
@@ -95,7 +95,7 @@ def test_noise_leaves_nothing_certain() -> None:
     result = dm.captured(
         model, dm.Capture(update, SHAPE), attack=dm.presets.analytic(), resources=dm.Resources(progress=False)
     )
-    assert result.scores["certificate"]["share"] == 0.0
+    assert result.scores.certificate.share == 0.0
     assert result.certified is None
     assert standing.certainty(result).startswith("No image is certain")
 
@@ -109,8 +109,8 @@ def test_an_update_that_cannot_be_a_mean_is_doubted(scale: float, shift: float, 
     model, truth = small_model(), some_victims(1, batch=3)
     update = {name: scale * g + shift for name, g in gradient(model, truth).items()}
     result = dm.captured(model, dm.Capture(update, SHAPE, 3), attack=dm.presets.labels_only(), resources=QUIET)
-    assert ("doubt" in result.scores["labels"]) is doubted
-    assert ("least" in result.scores["labels"]) is not doubted
+    assert (result.scores.labels.doubt is not None) is doubted
+    assert (result.scores.labels.least is None) is doubted
     assert ("Beware" in page.render(result)) is doubted
 
 
@@ -119,12 +119,12 @@ def test_the_truth_adds_scores_and_changes_nothing_else() -> None:
     shadows = some_victims(2, batch=2, seed=5)
     without, beside = (audited(truth, attack=SEARCH, shadows=shadows, truth=t) for t in (None, truth))
     assert beside.judged is not None
-    assert {key: value for key, value in beside.scores.items() if key != "judged"} == without.scores
+    assert replace(beside.scores, judged=None) == without.scores
     order = [int((image - without.images[0]).flatten(1).abs().sum(1).argmin()) for image in beside.images[0]]
     assert sorted(order) == [0, 1]
     assert torch.equal(without.images[0, order], beside.images[0])
-    assert [record["label"] for record in beside.records] == truth.labels[0].tolist()
-    assert beside.scores["judged"]["success"]["of"] == 2
+    assert [record.label for record in beside.records] == truth.labels[0].tolist()
+    assert beside.scores.judged.success.of == 2
 
 
 def test_shadows_are_an_ordinary_audit_with_the_same_attack() -> None:
@@ -132,33 +132,29 @@ def test_shadows_are_an_ordinary_audit_with_the_same_attack() -> None:
     result = audited(truth, attack=SEARCH, shadows=shadows)
     attack = with_labels(SEARCH, None)
     plain = dm.audit(small_model(), shadows, attack=attack, resources=dm.Resources(progress=False))
-    said = result.scores["shadows"]
-    assert said["matches"] == pytest.approx([record["match"] for record in plain.records])
-    assert said["success"] == plain.scores["success"]
-    assert said["as_well"]["of"] + said["less_well"]["of"] == 3
-    assert said["rank"] == 1 + sum(m < result.scores["match"] for m in said["matches"])
+    said = result.scores.shadows
+    assert said.matches == pytest.approx([record.match for record in plain.records])
+    assert said.success == plain.scores.success
+    assert sum(rate.of for rate in (said.as_well, said.less_well) if rate) == 3
+    assert said.rank == 1 + sum(m < result.scores.match for m in said.matches)
 
 
 def test_an_update_that_is_a_shadow_stands_where_its_shadow_stands() -> None:
     shadows = some_victims(4, seed=3)
     one = shadows.take(slice(2, 3))
     result = audited(one, attack=dm.presets.analytic(), shadows=shadows)
-    assert result.scores["match"] == pytest.approx(result.scores["shadows"]["matches"][2])
-    assert result.scores["shadows"]["rank"] == 1  # all explain their updates to rounding
-    assert result.scores["shadows"]["as_well"]["of"] == 4
+    assert result.scores.match == pytest.approx(result.scores.shadows.matches[2])
+    assert result.scores.shadows.rank == 1  # all explain their updates to rounding
+    assert result.scores.shadows.as_well.of == 4
 
 
 def test_labels_are_recovered_unless_they_are_granted() -> None:
     truth = some_victims(1, batch=4)
     assert SEARCH.needs().labels
     recovered, granted = audited(truth, attack=SEARCH), audited(truth, attack=SEARCH, labels=truth.labels[0])
-    assert recovered.scores["labels"]["source"] == "recovered"
-    assert sorted(recovered.scores["labels"]["found"]) == sorted(truth.labels[0].tolist())
-    assert granted.scores["labels"] | {"source": "", "least": {}} == {
-        "source": "",
-        "found": truth.labels[0].tolist(),
-        "least": {},
-    }
+    assert recovered.scores.labels.source == "recovered"
+    assert sorted(recovered.scores.labels.found) == sorted(truth.labels[0].tolist())
+    assert (granted.scores.labels.source, granted.scores.labels.found) == ("granted", truth.labels[0].tolist())
     assert (recovered.threat.labels, granted.threat.labels) == (False, True)
     wrapped = dm.presets.leaving_out(steps=5)
     assert not with_labels(wrapped, None).needs().labels
@@ -168,9 +164,9 @@ def test_labels_are_recovered_unless_they_are_granted() -> None:
 
 def test_labels_alone_show_no_match_and_no_image_rate() -> None:
     result = audited(some_victims(1, batch=3), attack=dm.presets.labels_only(), shadows=some_victims(2, 3, seed=4))
-    assert result.scores["match"] is None
-    assert "success" not in result.scores["shadows"]
-    assert result.scores["shadows"]["labels"]["of"] == 6
+    assert result.scores.match is None
+    assert result.scores.shadows.success is None
+    assert result.scores.shadows.labels.of == 6
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.integers(0, 50), st.floats(0.1, 30))
@@ -202,11 +198,11 @@ def plain_capture() -> dm.Captured:
 def shadow_result(matches: list[float | None], read: list[bool]) -> auditing.Result:
     plain = plain_audit(len(matches))
     records = [
-        record | {"match": m, "read": r, "ssim": 0.9 if r else 0.1}
+        replace(record, match=m, read=r, scores={"ssim": 0.9 if r else 0.1})
         for record, m, r in zip(plain.records, matches, read, strict=True)
     ]
-    success = plain.scores["success"] | auditing.judge.share(sum(read), len(read))
-    return replace(plain, records=records, scores=plain.scores | {"success": success})
+    success = replace(plain.scores.success, hits=sum(read), of=len(read))
+    return replace(plain, records=records, scores=replace(plain.scores, success=success))
 
 
 def found_with(match: float) -> Reconstruction:
@@ -235,12 +231,11 @@ def test_a_match_is_placed_among_the_shadows(
 ) -> None:
     beside = shadow_result([0.1, 0.2, 0.3, None], [True, True, False, False])
     said = shadows_.compare(match, found_with(0.0), beside, torch.float32)
-    assert said.get("rank") == rank
-    if as_well is not None and less_well is not None:
-        assert (said["as_well"]["hits"], said["as_well"]["of"]) == as_well
-        assert (said["less_well"]["hits"], said["less_well"]["of"]) == less_well
+    assert said.rank == rank
+    for found, expected in ((said.as_well, as_well), (said.less_well, less_well)):
+        assert (found and (found.hits, found.of)) == (expected if expected != (0, 0) else None)
     result = plain_capture()
-    told = replace(result, scores=result.scores | {"match": match, "shadows": said})
+    told = replace(result, scores=replace(result.scores, match=match, shadows=said))
     assert sentence in standing.comparison(told)
 
 
@@ -248,7 +243,7 @@ def test_the_worst_match_of_all_is_told_from_a_good_one() -> None:
     beside = shadow_result([0.1, 0.2], [True, True])
     said = shadows_.compare(0.5, found_with(0.5), beside, torch.float32)
     result = plain_capture()
-    text = standing.comparison(replace(result, scores=result.scores | {"match": 0.5, "shadows": said}))
+    text = standing.comparison(replace(result, scores=replace(result.scores, match=0.5, shadows=said)))
     assert "less well" in text
     assert "do not tell" in text
 
@@ -268,9 +263,9 @@ def test_a_delta_of_local_steps_is_audited_as_such() -> None:
         dm.captured(start, dm.Capture(update, SHAPE), attack="analytic", step=made, resources=QUIET)
         for made in (step, None)
     )
-    assert right.scores["certificate"]["verdict"] == "recovered"
-    assert "least" not in right.scores["labels"]
-    assert wrong.scores["certificate"]["verdict"] == "not determined"
+    assert right.scores.certificate.verdict == "recovered"
+    assert right.scores.labels.least is None
+    assert wrong.scores.certificate.verdict == "not determined"
 
 
 def test_a_defense_that_changes_the_model_is_in_the_model_and_clipping_is_simulated() -> None:
@@ -287,8 +282,8 @@ def test_a_defense_that_changes_the_model_is_in_the_model_and_clipping_is_simula
         shadows=shadows,
         resources=dm.Resources(progress=False),
     )
-    assert result.scores["shadows"]["updates"] == 2
-    assert "least" not in result.scores["labels"]
+    assert result.scores.shadows.updates == 2
+    assert result.scores.labels.least is None
     clipped = audited(truth, attack=SEARCH, defense=Clipping(), shadows=shadows)
     assert "ClippedGradient" in clipped.settings["step"]
 
@@ -414,7 +409,7 @@ def test_ctrl_c_while_the_certificate_is_made_is_heard(monkeypatch: pytest.Monke
     update, search = gradient(small_model(), truth), dm.presets.inverting_gradients(steps=2, labels="idlg")
     with pytest.raises(auditing.InterruptedCapture) as caught:
         dm.captured(small_model(), dm.Capture(update, SHAPE), attack=search)
-    assert caught.value.result.scores["certificate"]["verdict"] == "interrupted"
+    assert caught.value.result.scores.certificate.verdict == "interrupted"
 
 
 def test_ctrl_c_keeps_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,6 +423,6 @@ def test_ctrl_c_keeps_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
         audited(some_victims(1), shadows=some_victims(2, seed=7))
     result = caught.value.result
     assert result.status == "interrupted"
-    assert result.scores["certificate"]["verdict"] == "recovered"
-    assert "left_out" in result.scores["shadows"]
+    assert result.scores.certificate.verdict == "recovered"
+    assert result.scores.shadows.left_out
     assert "Interrupted." in page.render(result)

@@ -84,16 +84,16 @@ def test_a_client_draws_its_order_from_a_stream_of_its_own() -> None:
 
 def test_an_audit_by_guessing_says_what_was_guessed_and_how_often_it_was_right() -> None:
     result = dm.audit(small_model(), some_victims(), attack=GUESS, step=STEP)
-    assert [(r["guessed_steps"], r["guessed_lr"]) for r in result.records] == [(2, 0.01)] * 2
-    assert (result.scores["trained"]["hits"], result.scores["trained"]["of"]) == (2, 2)
+    assert [(r.guessed_steps, r.guessed_lr) for r in result.records] == [(2, 0.01)] * 2
+    assert (result.scores.trained.hits, result.scores.trained.of) == (2, 2)
     assert result.threat == dm.ThreatModel(labels=True, local_steps=False)
     assert result.settings["attack_name"] == "ig-guess"
     whole = dm.Audit(model=small_model(), victims=some_victims(), attack=GUESS, step=STEP)
     assert explain(whole)
     wrong = dm.audit(small_model(), some_victims(), attack=replace(GUESS, guesses=(1, 4)), step=STEP)
-    assert wrong.scores["trained"]["hits"] == 0
+    assert wrong.scores.trained.hits == 0
     told = dm.audit(small_model(), some_victims(), attack=SEARCH, step=STEP)
-    assert "trained" not in told.scores
+    assert told.scores.trained is None
     assert torch.allclose(told.images, result.images, atol=1e-4)
 
 

@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def everywhere(result: Outcome) -> list[str]:
 
 def test_victims_on_whom_the_search_diverged_are_counted_and_said() -> None:
     result = audited(DIVERGING)
-    assert result.scores["unmeasured"] == {"diverged": 2}
+    assert result.scores.unmeasured == {"diverged": 2}
     assert result.unmeasured == "The search diverged on 2 of 2 updates, of which it says nothing."
     assert all("diverged" in text for text in everywhere(result))
     assert not audited(dm.presets.inverting_gradients(steps=3)).unmeasured
@@ -90,8 +90,8 @@ class Spoiling(dm.Attack):
 
 def test_images_that_are_not_finite_have_diverged() -> None:
     result = audited(Spoiling())
-    assert result.scores["unmeasured"] == {"diverged": 1}
-    assert [record["stopped"] for record in result.records] == ["steps", "diverged"]
+    assert result.scores.unmeasured == {"diverged": 1}
+    assert [record.stopped for record in result.records] == ["steps", "diverged"]
 
 
 @pytest.mark.parametrize(
@@ -109,18 +109,18 @@ def test_images_that_are_not_finite_have_diverged() -> None:
 )
 def test_a_zero_update_is_noticed_and_gives_no_label(make: Callable[[], Attack], batch: int) -> None:
     result = audited(make(), ZERO, batch)
-    assert result.scores["unmeasured"] == {"zero update": 2}
-    assert result.scores["labels"]["hits"] == 0
-    assert {record["label_used"] for record in result.records} == {None}
+    assert result.scores.unmeasured == {"zero update": 2}
+    assert result.scores.labels.hits == 0
+    assert {record.label_used for record in result.records} == {None}
     assert all("The update is zero" in text for text in everywhere(result) if text[0] != "{")
     assert all(record["stopped"] == "zero update" for record in json.loads(everywhere(result)[2])["records"])
-    assert result.scores.get("determined", {"max": 0.0})["max"] == 0.0
+    assert result.scores.determined is None or result.scores.determined.max == 0.0
 
 
 def test_granted_labels_of_a_zero_update_stay_granted() -> None:
     result = audited(dm.presets.inverting_gradients(steps=2), ZERO)
-    assert result.scores["unmeasured"] == {"zero update": 2}
-    assert "labels" not in result.scores
+    assert result.scores.unmeasured == {"zero update": 2}
+    assert result.scores.labels is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +134,9 @@ class WithoutLast(dm.Defense):
 @pytest.mark.parametrize(("labels", "batch"), [("idlg", 1), ("counts", 1), ("counts", 3)])
 def test_labels_of_a_zero_last_layer_are_not_determined(labels: str, batch: int) -> None:
     result = audited(dm.presets.inverting_gradients(steps=2, labels=labels), WithoutLast(), batch)  # type: ignore[arg-type]
-    assert result.scores["unmeasured"] == {}
-    assert result.scores["labels"]["hits"] == 0
-    assert {record["label_used"] for record in result.records} == {None}
+    assert result.scores.unmeasured == {}
+    assert result.scores.labels.hits == 0
+    assert {record.label_used for record in result.records} == {None}
 
 
 def test_one_zero_update_among_others_leaves_them_alone() -> None:
@@ -150,8 +150,8 @@ def test_one_zero_update_among_others_leaves_them_alone() -> None:
         attack=dm.presets.inverting_gradients(steps=2, labels="idlg"),
         resources=dm.Resources(progress=False),
     )
-    assert result.scores["unmeasured"] == {"zero update": 1}
-    assert [record["label_used"] for record in result.records] == [0, None]
+    assert result.scores.unmeasured == {"zero update": 1}
+    assert [record.label_used for record in result.records] == [0, None]
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_one_zero_update_among_others_leaves_them_alone() -> None:
 def test_a_captured_update_that_is_zero_is_noticed(attack: Attack) -> None:
     result = captured(attack, 0.0)
     assert result.unmeasured.startswith("The update is zero")
-    assert result.scores["labels"]["found"] is None
-    assert result.scores["certificate"].get("share", 0.0) == 0.0
+    assert result.scores.labels.found is None
+    assert result.scores.certificate.share == 0.0
     assert all("The update is zero" in text for text in everywhere(result) if text[0] != "{")
     assert "recovered: class" not in everywhere(result)[0]
     seen = dm.reconstruct(small_model(), dm.Capture(zeros(), SHAPE, labels=torch.tensor([0])), attack=attack)
@@ -183,12 +183,14 @@ def test_a_panel_says_which_attack_measured_nothing() -> None:
         model=small_model(), victims=victims(), attack=DIVERGING, defense=ZERO, resources=dm.Resources(progress=False)
     )
     result = conclude(list(audit_panel(setting, steps=1)))
-    assert all(row["unmeasured"] == {"zero update": 2} for row in result.panel if row["role"] != "control")
+    assert all(
+        t.result.scores.unmeasured == {"zero update": 2} for t in result.panel if t.result and t.role != "control"
+    )
     assert result.unmeasured.count("The update is zero") == 1
     assert "The update is zero" in result.verdict + everywhere(result)[0]
-    ran = auditing.Trial(auditing.Contender(DIVERGING, "adaptive", ""), audited(DIVERGING))
+    ran = auditing.Trial(attack="ig", role="adaptive", about="", result=audited(DIVERGING))
     plain = dm.presets.inverting_gradients(steps=3)
-    best = auditing.Trial(auditing.Contender(plain, "published", ""), audited(plain))
-    control = ran._replace(contender=ran.contender._replace(role="control"))
+    best = auditing.Trial(attack="ig", role="published", about="", result=audited(plain))
+    control = replace(ran, role="control")
     assert conclude([best, ran]).unmeasured.startswith("The search of ig diverged on 2 of 2 updates")
     assert not conclude([best, control]).unmeasured

@@ -36,7 +36,7 @@ def test_a_point_is_the_audit_of_the_model_at_that_round(tmp_path: Path) -> None
     model = task.template.__class__(*task.template)  # the same layers
     model.load_state_dict(trained.state)
     result = perform(replace(audit(task), model=model))
-    assert points[2]["ssim"] == pytest.approx(result.scores["scores"]["ssim"]["mean"], abs=1e-6)
+    assert points[2]["ssim"] == pytest.approx(result.scores["ssim"].mean, abs=1e-6)
     assert points[2]["accuracy"] == trained.history[-1]["accuracy"]
 
 

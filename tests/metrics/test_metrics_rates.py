@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from dosimeter.errors import DataError, SettingError
-from dosimeter.metrics import identification, rate, wilson
+from dosimeter.metrics import Rate, identification, wilson
 
 
 @given(st.data(), st.integers(1, 2000), st.floats(0.5, 0.999))
@@ -34,13 +34,13 @@ def test_wilson_equals_scipy(data: st.DataObject, n: int, level: float) -> None:
     ],
 )
 def test_a_rate_reads_well_and_never_as_a_false_0_or_100(successes: int, n: int, text: str) -> None:
-    assert rate(successes, n).text() == text
+    assert Rate(successes, n).text == text
 
 
 def test_a_rate_keeps_its_numbers() -> None:
-    found = rate(3, 12, level=0.9)
-    assert (found.successes, found.n, found.value) == (3, 12, 0.25)
-    assert (found.low, found.high) == wilson(3, 12, 0.9)
+    found = Rate(3, 12)
+    assert (found.hits, found.of, found.rate) == (3, 12, 0.25)
+    assert (found.low, found.high) == wilson(3, 12)
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 0), (3, 2), (-1, 4)])

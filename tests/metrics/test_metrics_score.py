@@ -99,7 +99,7 @@ def test_a_diverged_reconstruction_has_finite_scores(lpips: Lpips) -> None:
     diverged = torch.randn(3, 3, 32, 32) * torch.tensor([3e37, 1e-42, 0.0]).view(3, 1, 1, 1)
     scores = score_images(diverged, original, scored(lpips))
     assert all(values.isfinite().all() for values in scores.values())
-    assert "Infinity" not in json.dumps({name: summarise(values) for name, values in scores.items()})
+    assert "Infinity" not in json.dumps({name: vars(summarise(values)) for name, values in scores.items()})
 
 
 def test_chunks_and_company_change_nothing(lpips: Lpips, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,14 +130,14 @@ def test_nothing_and_ill_shaped_images_are_refused() -> None:
 def test_a_summary_equals_the_standard_library(values: list[float]) -> None:
     summary = summarise(torch.tensor(values, dtype=torch.float64))
     near = {"rel": 1e-9, "abs": 1e-6}
-    assert summary["mean"] == pytest.approx(statistics.fmean(values), **near)
-    assert summary["std"] == pytest.approx(statistics.stdev(values) if len(values) > 1 else 0.0, **near)
-    assert summary["median"] == pytest.approx(statistics.median(values), **near)
-    assert (summary["min"], summary["max"]) == (min(values), max(values))
+    assert summary.mean == pytest.approx(statistics.fmean(values), **near)
+    assert summary.std == pytest.approx(statistics.stdev(values) if len(values) > 1 else 0.0, **near)
+    assert summary.median == pytest.approx(statistics.median(values), **near)
+    assert (summary.min, summary.max) == (min(values), max(values))
 
 
 def test_a_summary_caps_infinite_psnr_and_refuses_what_else_is_not_finite() -> None:
-    assert summarise(torch.tensor([torch.inf, 50.0]))["mean"] == (PSNR_CAP + 50) / 2
+    assert summarise(torch.tensor([torch.inf, 50.0])).mean == (PSNR_CAP + 50) / 2
     for values in ([torch.nan, 1.0], [-torch.inf], []):
         with pytest.raises(DataError, match="at least one score"):
             summarise(torch.tensor(values))

@@ -1,5 +1,7 @@
 """One small audit of each kind, really run."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from dosimeter.attacks import presets
 from dosimeter.types import Victims
 
 
-def small_audit(channels: int, victims: int, batch: int, **names: object) -> auditing.Result:
+def small_audit(channels: int, victims: int, batch: int) -> auditing.Result:
     rng = torch.Generator().manual_seed(0)
     images = torch.rand(victims, batch, channels, 32, 32, generator=rng)
     labels = torch.arange(victims * batch).reshape(victims, batch) % 10
@@ -20,7 +22,7 @@ def small_audit(channels: int, victims: int, batch: int, **names: object) -> aud
         model=model,
         victims=Victims(images, labels, indices, ids),
         attack=presets.inverting_gradients(steps=3, labels="idlg" if batch == 1 else "known"),
-        names={"model": "cnn", "data": "noise"} | names,
+        names={"model": "cnn", "data": "noise"},
         resources=auditing.Resources(progress=False),
         scoring=auditing.Scoring(decoys=torch.rand(9, channels, 32, 32, generator=rng)),
     )
@@ -36,4 +38,4 @@ def colour() -> auditing.Result:
 @pytest.fixture(scope="session")
 def grey() -> auditing.Result:
     """Two updates of three grey images, labels granted, the command known."""
-    return small_audit(1, 2, 3, command="dosimeter audit --data 'noise & more'")
+    return replace(small_audit(1, 2, 3), command="dosimeter audit --data 'noise & more'")

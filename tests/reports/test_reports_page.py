@@ -86,7 +86,7 @@ def test_the_page_stands_alone(result: Result) -> None:
 def test_every_image_is_shown(result: Result) -> None:
     found = Page(page.render(result))
     for record in result.records:
-        assert f"Image {record['index']}" in found.text
+        assert f"Image {record.index}" in found.text
     titles = {attributes.get("title") for attributes in found.all("figure")}
     assert set(result.victims.ids) <= titles
     images = found.all("img")
@@ -115,12 +115,13 @@ def test_headings_and_language(result: Result) -> None:
 
 
 def test_names_are_text(colour: Result) -> None:
-    settings = dict.fromkeys(("model", "data", "attack_name", "attack", "defense", "loss", "command", EVIL), EVIL)
+    settings = dict.fromkeys(("model", "data", "attack_name", "attack", "defense", "loss", EVIL), EVIL)
     hostile = replace(
         colour,
+        command=EVIL,
         settings=colour.settings | settings,
         victims=colour.victims._replace(ids=(EVIL,) * 5),
-        records=[record | {"label": EVIL, "stopped": EVIL} for record in colour.records],
+        records=[replace(record, label=EVIL, stopped=EVIL) for record in colour.records],
         environment={EVIL: EVIL},
     )
     text = page.render(hostile, title=EVIL)
@@ -134,7 +135,7 @@ def test_names_are_text(colour: Result) -> None:
 
 
 def test_interruption_is_said(colour: Result) -> None:
-    records = [record | {"stopped": "interrupted"} for record in colour.records[:2]] + colour.records[2:]
+    records = [replace(record, stopped="interrupted") for record in colour.records[:2]] + colour.records[2:]
     text = Page(page.render(replace(colour, status="interrupted", records=records))).text
     assert "Interrupted. This audit was interrupted" in text
     assert "5 victims reached by then, 2 of them with the attack cut short" in text
@@ -161,7 +162,7 @@ def test_a_large_gallery_is_cut(colour: Result, monkeypatch: pytest.MonkeyPatch)
 def test_large_images_are_reduced_in_the_gallery_alone(colour: Result) -> None:
     wide = torch.rand(1, 1, 3, 200, 160)
     victims = Victims(wide, torch.tensor([[0]]), torch.tensor([[1000]]), ("train:1000",))
-    one = replace(colour, victims=victims, images=wide, baseline=wide, records=colour.records[:1])
+    one = replace(colour, victims=victims, raw=wide, raw_baseline=wide, records=colour.records[:1])
     found = Page(page.render(one))
     sizes = [(attributes["width"], attributes["height"]) for attributes in found.all("img")]
     assert sizes == [("160", "200")] * 3 + [("102", "128")] * 2
@@ -177,9 +178,11 @@ def test_few_images(colour: Result, count: int) -> None:
 
 def test_two_channels_and_targets_that_are_no_classes(colour: Result) -> None:
     images = torch.rand(5, 1, 2, 32, 32)
-    records = [record | {"label": [0.123456789] * 20, "lpips": 0.2} for record in colour.records]
+    records = [
+        replace(record, label=[0.123456789] * 20, scores=record.scores | {"lpips": 0.2}) for record in colour.records
+    ]
     odd = replace(
-        colour, victims=colour.victims._replace(images=images), images=images, baseline=images, records=records
+        colour, victims=colour.victims._replace(images=images), raw=images, raw_baseline=images, records=records
     )
     Page(page.render(odd))
 

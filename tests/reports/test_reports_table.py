@@ -19,8 +19,8 @@ def printed(result: Result, *, width: int = 120, where: Path | None = None) -> s
 
 def test_everything_is_said(colour: Result) -> None:
     text = printed(colour, where=Path("runs/a/report.html"))
-    one = colour.scores["scores"]["ssim"]
-    assert f"{one['mean']:.3f} ± {one['std']:.3f}" in text
+    one = colour.scores["ssim"]
+    assert f"{one.mean:.3f} ± {one.std:.3f}" in text
     for part in ("ig on cnn, noise", "5 updates of 1 image", "without the update", "chance 10 %", "Labels right"):
         assert part in text
     for part in ("labels of the private batch not granted", "complete in", "runs/a/report.html"):
@@ -31,7 +31,7 @@ def test_everything_is_said(colour: Result) -> None:
 
 def test_worst_is_the_best_read(colour: Result) -> None:
     line = next(line for line in printed(colour).splitlines() if line.strip().startswith("MSE "))
-    assert f"{colour.scores['scores']['mse']['min']:.3f}" in line
+    assert f"{colour.scores['mse'].min:.3f}" in line
 
 
 def test_names_are_no_markup(colour: Result) -> None:

@@ -1,22 +1,21 @@
 """The sentences say what the numbers are."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from dosimeter import metrics
 from dosimeter.auditing import Result
+from dosimeter.auditing.records import Success
+from dosimeter.metrics import percent
 from dosimeter.progress import duration
-from dosimeter.reports.words import clean, labels_said, meaning, number, percent, rows, shares, verdict
+from dosimeter.reports.words import clean, labels_said, meaning, number, rows, shares, verdict
 
 
 def with_rate(result: Result, hits: int, of: int, blind: int = 0) -> Result:
-    rate = metrics.rate(hits, of)
-    success: dict[str, Any] = {"hits": hits, "of": of, "rate": rate.value, "low": rate.low, "high": rate.high}
-    success |= {"text": rate.text(), "threshold": 0.5, "score": "ssim"}
-    records = [result.records[0] | {"ssim": float(k < hits), "baseline": {"ssim": float(k < blind)}} for k in range(of)]
-    return replace(result, scores=result.scores | {"success": success}, records=records)
+    one = result.records[0]
+    records = [replace(one, scores={"ssim": float(k < hits)}, baseline={"ssim": float(k < blind)}) for k in range(of)]
+    scores = replace(result.scores, success=Success(hits, of, threshold=0.5))
+    return replace(result, scores=scores, records=records)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +103,5 @@ def test_clean() -> None:
 
 
 def test_a_score_without_words_has_its_own_name(colour: Result) -> None:
-    one = colour.scores["scores"]["ssim"]
-    scores = colour.scores | {"scores": colour.scores["scores"] | {"new": one}}
+    scores = replace(colour.scores, scores=colour.scores.scores | {"new": colour.scores["ssim"]})
     assert rows(replace(colour, scores=scores))[-1].name == "new"

@@ -5,9 +5,10 @@ The truth meets the attack's images only in `judge`, after the attack has return
 
 from dosimeter.auditing.captured import examine
 from dosimeter.auditing.contenders import Contender, contenders
-from dosimeter.auditing.judge import Scoring
-from dosimeter.auditing.panel import Trial, audit_panel, conclude, estimate_panel
-from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Outcome, Result
+from dosimeter.auditing.judge import Scoring, rescore
+from dosimeter.auditing.panel import audit_panel, conclude, estimate_panel
+from dosimeter.auditing.records import Finding, ImageRecord, Summary
+from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Outcome, Result, Trial
 from dosimeter.auditing.run import estimate, explain, perform
 from dosimeter.auditing.seeing import Capture, reconstruct
 from dosimeter.auditing.setting import Audit, Resources, Updates, part
@@ -19,6 +20,8 @@ __all__ = [
     "Capture",
     "Captured",
     "Contender",
+    "Finding",
+    "ImageRecord",
     "Interrupted",
     "InterruptedCapture",
     "Outcome",
@@ -26,6 +29,7 @@ __all__ = [
     "Resources",
     "STEPS",
     "Scoring",
+    "Summary",
     "Trial",
     "Updates",
     "audit",
@@ -40,4 +44,5 @@ __all__ = [
     "part",
     "perform",
     "reconstruct",
+    "rescore",
 ]

@@ -9,15 +9,13 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from dosimeter import engine
 from dosimeter.auditing.case import clipping
 from dosimeter.auditing.certainty import certify, labels_said
 from dosimeter.auditing.job import Job, classes, described, on_cpu
 from dosimeter.auditing.judge import Scoring, course, judge, told, unmeasured
 from dosimeter.auditing.observing import noticed
+from dosimeter.auditing.records import Finding, ImageRecord
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Result, environment
 from dosimeter.auditing.run import perform
 from dosimeter.auditing.seeing import Capture, Seen, see, with_labels
@@ -27,7 +25,7 @@ from dosimeter.auditing.watches import Watches
 from dosimeter.clients import LocalTraining
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import bar
-from dosimeter.types import Outcome, Reconstruction, Record, Victims
+from dosimeter.types import Outcome, Reconstruction, Victims
 
 
 def examine(audit: Audit, capture: Capture, truth: Victims | None = None) -> Captured:
@@ -43,18 +41,18 @@ def examine(audit: Audit, capture: Capture, truth: Victims | None = None) -> Cap
     began = time.perf_counter()
     found, blind = _attack(seen, audit.resources.progress)
     cut = found.interrupted or blind.interrupted
-    certificate, beside = certify(seen, audit, found, cut=cut), None
-    cut = cut or certificate.cut
+    (certificate, certified, unsolved), beside = certify(seen, audit, found, cut=cut), None
+    cut = cut or unsolved
     if audit.victims is not None and not cut:
         beside, cut = _shadow(like)
     match = _match(found)
-    scores: dict[str, Any] = {
-        "certificate": certificate.said,
-        "labels": labels_said(seen, audit, found),
-        "match": match,
-        "unmeasured": unmeasured(found),
-        "shadows": compare(match, found, beside, seen.attacker.target.mean.dtype),
-    }
+    scores = Finding(
+        certificate=certificate,
+        labels=labels_said(seen, audit, found),
+        match=match,
+        unmeasured=unmeasured(found),
+        shadows=compare(match, found, beside, seen.attacker.target.mean.dtype),
+    )
     shared: dict[str, Any] = {
         "settings": _settings(seen, audit),
         "threat": seen.attacker.threat,
@@ -64,20 +62,21 @@ def examine(audit: Audit, capture: Capture, truth: Victims | None = None) -> Cap
         "status": "interrupted" if cut else "complete",
     }
     judged = None if truth is None else _judge(seen, audit, found, blind, truth, shared)
-    result = _told(found, blind, judged, shared | {"scores": scores, "certified": certificate.image})
+    result = _told(found, blind, judged, scores, shared | {"certified": certified})
     if cut:
         raise InterruptedCapture(result)
     return result
 
 
-def _told(found: Reconstruction, blind: Reconstruction, judged: Result | None, shared: dict[str, Any]) -> Captured:
+def _told(
+    found: Reconstruction, blind: Reconstruction, judged: Result | None, scores: Finding, shared: dict[str, Any]
+) -> Captured:
     """All that was found; beside the truth images are in its order and records have scores."""
     if judged is None:
         records = [_record(found, image) for image in range(found.images.shape[1])]
-        return Captured(**shared, records=records, images=_clipped(found), baseline=_clipped(blind))
-    shared = shared | {"scores": shared["scores"] | {"judged": judged.scores}}
-    kept: dict[str, Any] = {"records": judged.records, "images": judged.images, "baseline": judged.baseline}
-    return Captured(**shared, **kept, judged=judged)
+        return Captured(**shared, scores=scores, records=records, raw=found.images, raw_baseline=blind.images)
+    kept: dict[str, Any] = {"records": judged.records, "raw": judged.raw, "raw_baseline": judged.raw_baseline}
+    return Captured(**shared, **kept, scores=replace(scores, judged=judged.scores), judged=judged)
 
 
 def _check(audit: Audit, capture: Capture, truth: Victims | None) -> None:
@@ -146,29 +145,23 @@ def _judge(
 ) -> Result:
     """The reconstruction beside the truth, as in any audit."""
     client = seen.client.target
-    among = classes(client, audit.attack, truth.batch)
-    verdict = judge(truth, found, blind, audit.scoring, std=client.std.cpu(), classes=among)
-    verdict.summary.pop("trained", None)  # how the client trained is not part of the truth
+    among, std = classes(client, audit.attack, truth.batch), client.std.cpu()
+    verdict = judge(truth, found, blind, audit.scoring, std=std, classes=among)
     return Result(
         **shared,
         records=verdict.records,
-        scores=verdict.summary,
+        scores=replace(verdict.summary, trained=None),  # how the client trained is not part of the truth
         victims=truth,
-        images=verdict.images,
-        baseline=verdict.baseline,
+        raw=verdict.raw,
+        raw_baseline=verdict.raw_baseline,
+        std=std,
     )
 
 
-def _record(found: Reconstruction, image: int) -> Record:
+def _record(found: Reconstruction, image: int) -> ImageRecord:
     """All that is to be said of an image without the truth."""
-    record: Record = {"victim": 0, "image": image}
-    if found.labels is not None:
-        record["label_used"] = told(found.labels[0, image])
-    return record | course(found, 0)
-
-
-def _clipped(found: Reconstruction) -> Tensor:
-    return torch.nan_to_num(found.images).clamp(0, 1)
+    used = None if found.labels is None else told(found.labels[0, image])
+    return ImageRecord(victim=0, image=image, label_used=used, **course(found, 0))
 
 
 def _match(found: Reconstruction) -> float | None:

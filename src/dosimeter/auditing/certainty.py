@@ -10,6 +10,7 @@ from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.analytic.certificate import ENTRY_ROUNDING, IMAGE
 from dosimeter.attacks.counts import least_counts
 from dosimeter.attacks.last_layer import find_last_layer
+from dosimeter.auditing.records import Certificate, LabelsFound
 from dosimeter.auditing.seeing import Seen
 from dosimeter.auditing.setting import Audit
 from dosimeter.defenses import NoDefense
@@ -17,22 +18,22 @@ from dosimeter.errors import DosimeterError, SettingError
 from dosimeter.types import UNTOLD, Reconstruction
 
 
-class Certificate(NamedTuple):
-    """What is certain, as plain values, and the image that it is said of, where anything of it is."""
+class Certified(NamedTuple):
+    """What is certain, and the image that it is said of, where anything of it is."""
 
-    said: dict[str, Any]
-    image: Tensor | None  # (1, 1, C, H, W) clipped to [0, 1]
+    said: Certificate
+    image: Tensor | None = None  # (1, 1, C, H, W) clipped to [0, 1]
     cut: bool = False  # solving for it was interrupted
 
 
-def certify(seen: Seen, audit: Audit, found: Reconstruction, *, cut: bool = False) -> Certificate:
+def certify(seen: Seen, audit: Audit, found: Reconstruction, *, cut: bool = False) -> Certified:
     """Which share of the image the equations determine: by the attack that ran, or by the analytic one beside it.
 
     After Ctrl-C (`cut`) nothing more is solved for.
     """
     name = audit.attack.name
     if not found.determined and cut:
-        return Certificate({"refused": "The audit was interrupted before anything was solved for."}, None)
+        return Certified(Certificate(refused="The audit was interrupted before anything was solved for."))
     if not found.determined:
         known = seen.observation.labels is not None
         solver = Analytic(labels=labels_.Known() if known else labels_.FromLastLayer())
@@ -40,27 +41,26 @@ def certify(seen: Seen, audit: Audit, found: Reconstruction, *, cut: bool = Fals
             solver.check(seen.attacker.target, seen.observation.batch)
             found, name = solver(seen.attacker.target, [seen.observation], seed=audit.seed), solver.name
         except DosimeterError as reason:
-            return Certificate({"refused": str(reason)}, None)
+            return Certified(Certificate(refused=str(reason)))
     holds = found.outcomes[0].explains
     match = float(found.match[0])
     share = found.determined[0].get(IMAGE, 0.0) if holds else 0.0
-    said = {
-        "attack": name,
-        "verdict": found.stopped[0].words,
-        "share": share,
-        "layers": dict(found.determined[0]) if holds else {},
-        "match": match if match < torch.inf else None,
-    }
-    return Certificate(said, found.images.cpu().float().clamp(0, 1) if share else None, found.interrupted)
+    said = Certificate(
+        attack=name,
+        verdict=found.stopped[0].words,
+        share=share,
+        layers=dict(found.determined[0]) if holds else {},
+        match=match if match < torch.inf else None,
+    )
+    return Certified(said, found.images.cpu().float().clamp(0, 1) if share else None, found.interrupted)
 
 
-def labels_said(seen: Seen, audit: Audit, found: Reconstruction) -> dict[str, Any]:
+def labels_said(seen: Seen, audit: Audit, found: Reconstruction) -> LabelsFound:
     """The labels that the attack used, and how often each class occurs at least."""
     told = found.labels is not None and not (found.labels[0] == UNTOLD).any()
     labels = found.labels[0].tolist() if found.labels is not None and told else None
     source = "granted" if audit.granted().labels else "recovered"
-    said: dict[str, Any] = {"source": source if told else "none", "found": labels}
-    return said | _least(seen, audit)
+    return LabelsFound(source=source if told else "none", found=labels, **_least(seen, audit))
 
 
 def _least(seen: Seen, audit: Audit) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from dosimeter.attacks import Attack, AverageRounds, LeaveOut, Search, degraded, likelihoods, masks, presets, treatments
+from dosimeter.auditing.result import Role
 from dosimeter.channel import Channel, Clip, Draws, Fact, Facts, Hides, Mask, Noise, Rounding
-
-Role = Literal["published", "adaptive", "control"]
 
 ROUNDS = 10
 """Updates of one batch that an attacker who averages waits for."""

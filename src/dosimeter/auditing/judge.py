@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,62 +11,87 @@ from torch import Tensor
 
 from dosimeter import checks, metrics
 from dosimeter.attacks.labels import usable
+from dosimeter.auditing.records import (
+    Identification,
+    ImageRecord,
+    Labels,
+    Risk,
+    Success,
+    Summary,
+    Transformed,
+    Worst,
+)
+from dosimeter.auditing.result import Result, clipped
 from dosimeter.errors import SettingError
-from dosimeter.metrics import Metric
-from dosimeter.types import UNTOLD, Outcome, Reconstruction, Record, Shape, Trained, Victims
+from dosimeter.metrics import Lpips, Metric, Rate
+from dosimeter.types import UNTOLD, Outcome, Reconstruction, Shape, Trained, Victims
 
 BESIDE = {metric.name for metric in metrics.STANDARD[3:] + metrics.in_units_of(torch.ones(1, 1, 1))}
 """Scores whose baseline stands in the summary alone."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Scoring:
-    """How reconstructions are judged beside the truth."""
+    """How results are judged."""
 
     threshold: float = 0.5  # SSIM from which an image counts as read (CVB, Sec. V-B)
     decoys: Tensor | None = None  # (m, C, H, W) other images for the identification rate
-    lpips: metrics.Lpips | None = None  # a loaded network; that score is left out without it
+    lpips: Lpips | Sequence[Lpips] | None = None  # loaded networks; without one that score is left out
     delta: float | None = None  # distance from the truth beyond which an adversary has missed it (Bayes, Sec. 4)
     metrics: Sequence[Metric] = ()  # scores of the user's own, which then stand in records, tables and pages
 
     def __post_init__(self) -> None:
-        known = {metric.name for metric in self.scored(torch.ones(1, 1, 1)) if metric not in self.metrics}
-        if twice := known.intersection(metric.name for metric in self.metrics):
-            raise SettingError(f"The name {min(twice)!r} is that of a score of ours; give your metric another one.")
+        names = Counter(metric.name for metric in self.scored(torch.ones(1, 1, 1)))
+        names.update(each.name for each in fields(ImageRecord))
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise SettingError(
+                f"Expected a name of its own for every score, got {twice[0]!r} twice or as a word of our records; name "
+                "your metric otherwise, and give each network of LPIPS once."
+            )
         checks.share("An image that counts as read", "an SSIM (threshold)", self.threshold, zero=False)
         checks.at_least("An image that counts as missed", "a distance delta", self.delta, 0)
 
+    @property
+    def perceived(self) -> tuple[Lpips, ...]:
+        """The networks of LPIPS."""
+        return (self.lpips,) if isinstance(self.lpips, Lpips) else tuple(self.lpips or ())
+
     def scored(self, std: Tensor) -> tuple[Metric, ...]:
         """All scores, for a model that divides images by `std` (C, 1, 1)."""
-        perceived = () if self.lpips is None else (metrics.of_lpips(self.lpips),)
-        return (*metrics.STANDARD, *metrics.in_units_of(std), *perceived, *self.metrics)
+        return (*metrics.STANDARD, *metrics.in_units_of(std), *map(metrics.of_lpips, self.perceived), *self.metrics)
 
     def settings(self) -> dict[str, Any]:
         """What was set, as plain values."""
-        found = {"threshold": self.threshold, "lpips": self.lpips.name if self.lpips else None}
+        names = ", ".join(each.name for each in self.perceived)
         own = {metric.name: metric.described() for metric in self.metrics}
-        return found | {"metrics": own} if own else found
+        return {"threshold": self.threshold, "lpips": names or None} | ({"metrics": own} if own else {})
 
 
 class Verdict(NamedTuple):
-    records: list[Record]
-    summary: dict[str, Any]
-    images: Tensor  # (V, B, C, H, W) clipped, in the victims' order
-    baseline: Tensor  # (V, B, C, H, W) clipped, in the victims' order
+    records: list[ImageRecord]
+    summary: Summary
+    raw: Tensor  # (V, B, C, H, W) in the victims' order
+    raw_baseline: Tensor  # (V, B, C, H, W) in the victims' order
 
 
-class _Evidence(NamedTuple):
-    """What is known of every image once truth and reconstruction lie side by side, (V * B,) each but labels."""
+class _Measured(NamedTuple):
+    """What scores say of every image, (V * B,) each."""
 
-    victims: Victims
-    found: Reconstruction
     scores: dict[str, Tensor]
     floor: dict[str, Tensor]  # the scores without the update
     read: Tensor
     named: Tensor | None  # whether it was told from the decoys
-    used: Tensor | None  # (V, B) labels that the attack recovered, in the victims' order; None where it did not
-    right: Tensor | None  # (V,) how many of them are in the batch
-    trained: Trained | None  # how clients trained locally
+
+    def record(self, record: ImageRecord, i: int) -> ImageRecord:
+        """The i-th image's, with scores that it had before."""
+        return replace(
+            record,
+            scores=record.scores | {key: float(values[i]) for key, values in self.scores.items()},
+            read=bool(self.read[i]),
+            identified=record.identified if self.named is None else bool(self.named[i]),
+            baseline=(record.baseline or {})
+            | {key: float(self.floor[key][i]) for key in self.floor if key not in BESIDE},
+        )
 
 
 def judge(
@@ -78,6 +103,7 @@ def judge(
     std: Tensor,
     trained: Trained | None = None,
     classes: int | None = None,
+    transformed: Tensor | None = None,
 ) -> Verdict:
     """Match every update's images to its victims, score them and count successes.
 
@@ -85,34 +111,108 @@ def judge(
         std: (C, 1, 1) what the model divides images by, for scores in its units.
         trained: how clients trained locally, to judge an attack that had to guess it.
         classes: among how many the attack recovered the labels; None where it was granted them.
+        transformed: (V, B, C, H, W) what clients trained on, where their defense made other images of the victims'.
     """
     order = metrics.match_batches(found.images, victims.images)  # (V, B)
     raw = _arrange(found.images, order)
-    floor_raw = _arrange(blind.images, metrics.match_batches(blind.images, victims.images))
-    images, baseline = (torch.nan_to_num(x).clamp(0, 1) for x in (raw, floor_raw))
-    truth = victims.images.flatten(0, 1)
-    # Scores clip for themselves; their min-max variants want the images as the attack left them.
-    scored = scoring.scored(std)
-    scores = metrics.score_images(raw.flatten(0, 1), truth, scored)
-    floor = metrics.score_images(floor_raw.flatten(0, 1), truth, scored)
-    read = scores["ssim"] >= scoring.threshold
-    named = None
-    if scoring.decoys is not None and len(scoring.decoys):
-        named = metrics.identification(images.flatten(0, 1), truth, scoring.decoys.to(truth))
+    floor = _arrange(blind.images, metrics.match_batches(blind.images, victims.images))
     used, right = None, None
     if classes is not None and found.labels is not None:
         used, right = _labels(found, victims.labels, order)
-    evidence = _Evidence(victims, found, scores, floor, read, named, used, right, trained)
-    records = [_record(evidence, i) for i in range(len(read))]
-    return Verdict(records, _summary(evidence, scoring, classes), images, baseline)
+    records = [
+        ImageRecord(
+            victim=v,
+            image=b,
+            index=int(victims.indices[v, b]),
+            label=victims.labels[v, b].tolist(),
+            label_used=None if used is None else told(used[v, b]),
+            labels_right=None if right is None else int(right[v]),
+            **course(found, v),
+        )
+        for v in range(len(victims.ids))
+        for b in range(victims.batch)
+    ]
+    measured = _measure(victims.images, raw, floor, scoring, std)
+    known: dict[str, Any] = {"unmeasured": unmeasured(found), "steps": metrics.summarise(found.steps.double())}
+    if right is not None and classes is not None:
+        guess = float(metrics.even_guess(victims.labels, classes).mean())
+        all_right = _rate(right == victims.batch)
+        known["labels"] = Labels(int(right.sum()), len(records), guess=guess, updates=all_right)
+    if found.determined:
+        known |= _solved(found)
+    if found.trained:
+        known["trained"] = _rate(torch.tensor([guess == trained for guess in found.trained]))
+    known |= _counted(victims, raw, measured, scoring, transformed)
+    return Verdict([measured.record(record, i) for i, record in enumerate(records)], Summary(**known), raw, floor)
 
 
-def judge_transformed(found: Tensor, seen: Tensor, threshold: float) -> dict[str, Any]:
-    """Scores against the images that clients trained on, where a defense changed them, (V, B, C, H, W) twice."""
+def rescore(result: Result, scoring: Scoring) -> Result:
+    """The same images by another scoring: what an audit with it would say, beside scores that were there before."""
+    if result.std is None:
+        raise SettingError("This run was written by an older version, which kept too little for it; repeat the audit.")
+    measured = _measure(result.victims.images, result.raw, result.raw_baseline, scoring, result.std)
+    counted = _counted(result.victims, result.raw, measured, scoring, result.transformed)
+    for key in ("scores", "baseline"):
+        counted[key] = getattr(result.scores, key) | counted[key]
+    before, now = result.settings, scoring.settings()
+    now["lpips"] = ", ".join(
+        dict.fromkeys(filter(None, f"{before.get('lpips') or ''}, {now['lpips'] or ''}".split(", ")))
+    )
+    if own := before.get("metrics", {}) | now.get("metrics", {}):
+        now["metrics"] = own
+    return replace(
+        result,
+        settings=before | now | {"lpips": now["lpips"] or None},
+        records=[measured.record(record, i) for i, record in enumerate(result.records)],
+        scores=replace(result.scores, **counted),
+    )
+
+
+def _measure(truth: Tensor, raw: Tensor, floor: Tensor, scoring: Scoring, std: Tensor) -> _Measured:
+    """All scores of images (V, B, C, H, W) that lie beside their truth."""
+    # Scores clip for themselves; their min-max variants want the images as the attack left them.
+    metrics_, flat = scoring.scored(std), truth.flatten(0, 1)
+    scores, blind = (metrics.score_images(images.flatten(0, 1), flat, metrics_) for images in (raw, floor))
+    named = None
+    if scoring.decoys is not None and len(scoring.decoys):
+        named = metrics.identification(clipped(raw).flatten(0, 1), flat, scoring.decoys.to(flat))
+    return _Measured(scores, blind, scores["ssim"] >= scoring.threshold, named)
+
+
+def _counted(
+    victims: Victims, raw: Tensor, measured: _Measured, scoring: Scoring, transformed: Tensor | None
+) -> dict[str, Any]:
+    """What the scoring decides of a summary."""
+    scores, floor, read, named = measured
+    worst = int(scores["ssim"].argmax())
+    found: dict[str, Any] = {
+        "images": len(read),
+        "scores": {key: metrics.summarise(values) for key, values in scores.items()},
+        "baseline": {key: metrics.summarise(values) for key, values in floor.items()},
+        "success": Success(int(read.sum()), len(read), threshold=scoring.threshold),
+        "worst": Worst(
+            victim=worst // victims.batch,
+            image=worst % victims.batch,
+            index=int(victims.indices.flatten()[worst]),
+            ssim=float(scores["ssim"][worst]),
+        ),
+    }
+    if named is not None and scoring.decoys is not None:
+        found["identification"] = Identification(int(named.sum()), len(named), chance=1 / (len(scoring.decoys) + 1))
+    if scoring.delta is not None:
+        found["risk"] = adversarial_risk(scores["mse"], victims.shape, scoring.delta)
+    if transformed is not None:
+        found["transformed"] = _beside(raw, transformed, scoring.threshold)
+    return found
+
+
+def _beside(found: Tensor, seen: Tensor, threshold: float) -> Transformed:
+    """Scores against the images that clients trained on, (V, B, C, H, W) twice."""
     order = metrics.match_batches(found, seen)
     scores = metrics.score_images(_arrange(found, order).flatten(0, 1), seen.flatten(0, 1))
     read = scores["ssim"] >= threshold
-    return _rate(read) | {key: metrics.summarise(scores[key]) for key in ("ssim", "psnr")}
+    ssim, psnr = (metrics.summarise(scores[key]) for key in ("ssim", "psnr"))
+    return Transformed(int(read.sum()), len(read), ssim=ssim, psnr=psnr)
 
 
 def _arrange(images: Tensor, order: Tensor) -> Tensor:
@@ -142,35 +242,12 @@ def unmeasured(found: Reconstruction) -> dict[str, int]:
     return dict(Counter(outcome.value for outcome in found.outcomes if not outcome.measured))
 
 
-def _record(evidence: _Evidence, i: int) -> Record:
-    """All that is to be said of the i-th image."""
-    victims, found, scores, floor, read, named, used, right, _ = evidence
-    v, b = divmod(i, victims.batch)
-    record: Record = {
-        "victim": v,
-        "image": b,
-        "index": int(victims.indices[v, b]),
-        "label": victims.labels[v, b].tolist(),
-    }
-    if used is not None and right is not None:
-        record["label_used"] = told(used[v, b])
-        record["labels_right"] = int(right[v])  # of this victim's batch
-    record |= {key: float(values[i]) for key, values in scores.items()}
-    record["read"] = bool(read[i])
-    if named is not None:
-        record["identified"] = bool(named[i])
-    record["baseline"] = {key: float(floor[key][i]) for key in floor if key not in BESIDE}
-    return record | course(found, v)
-
-
-def course(found: Reconstruction, v: int) -> Record:
-    """How the attack on the v-th victim went, which is known without the truth."""
-    record: Record = {}
-    if found.determined:
-        record["determined"] = dict(found.determined[v])
+def course(found: Reconstruction, v: int) -> dict[str, Any]:
+    """How the attack on the v-th victim went, which is known without the truth: fields of an ImageRecord."""
+    more: dict[str, Any] = {"determined": dict(found.determined[v])} if found.determined else {}
     if found.trained:
-        record |= {"guessed_steps": found.trained[v].steps, "guessed_lr": found.trained[v].lr}
-    return record | {
+        more |= {"guessed_steps": found.trained[v].steps, "guessed_lr": found.trained[v].lr}
+    return more | {
         "match": float(found.match[v]) if found.match[v].isfinite() else None,  # None: it diverged
         "steps": int(found.steps[v]),
         "restart": int(found.restart[v]),
@@ -178,46 +255,13 @@ def course(found: Reconstruction, v: int) -> Record:
     }
 
 
-def _summary(evidence: _Evidence, scoring: Scoring, classes: int | None) -> dict[str, Any]:
-    """Means and spreads, rates with intervals, the baseline and the most exposed victim."""
-    victims, found, scores, floor, read, named, _, right, trained = evidence
-    worst = int(scores["ssim"].argmax())
-    summary: dict[str, Any] = {
-        "images": len(read),
-        "unmeasured": unmeasured(found),
-        "scores": {key: metrics.summarise(values) for key, values in scores.items()},
-        "baseline": {key: metrics.summarise(values) for key, values in floor.items()},
-        "success": _rate(read) | {"threshold": scoring.threshold, "score": "ssim"},
-    }
-    if named is not None and scoring.decoys is not None:
-        summary["identification"] = _rate(named) | {"chance": 1 / (len(scoring.decoys) + 1)}
-    if scoring.delta is not None:
-        summary["risk"] = adversarial_risk(scores["mse"], victims.shape, scoring.delta)
-    if right is not None and classes is not None:
-        guess = float(metrics.even_guess(victims.labels, classes).mean())
-        all_right = _rate(right == victims.batch)
-        summary["labels"] = share(int(right.sum()), len(read)) | {"guess": guess, "updates": all_right}
-    if found.determined:
-        summary |= _solved(found)
-    if found.trained:
-        summary["trained"] = _rate(torch.tensor([guess == trained for guess in found.trained]))
-    summary["worst"] = {
-        "victim": worst // victims.batch,
-        "image": worst % victims.batch,
-        "index": int(victims.indices.flatten()[worst]),
-        "ssim": float(scores["ssim"][worst]),
-    }
-    summary["steps"] = metrics.summarise(found.steps.double())
-    return summary
-
-
-def adversarial_risk(mse: Tensor, shape: Shape, delta: float) -> dict[str, Any]:
+def adversarial_risk(mse: Tensor, shape: Shape, delta: float) -> Risk:
     """R(f), the share of images (n,) whose reconstruction is further than `delta` from them (Bayes, Sec. 4).
 
     The distance is L2 over all pixels in [0, 1], the root of their number times the mean squared error.
     """
     missed = (mse * math.prod(shape)).sqrt() > delta
-    return _rate(missed) | {"delta": delta}
+    return Risk(int(missed.sum()), len(missed), delta=delta)
 
 
 def _solved(found: Reconstruction) -> dict[str, Any]:
@@ -231,18 +275,5 @@ def _solved(found: Reconstruction) -> dict[str, Any]:
     }
 
 
-def _rate(hits: Tensor) -> dict[str, Any]:
-    return share(int(hits.sum()), hits.numel())
-
-
-def share(hits: int, of: int) -> dict[str, Any]:
-    """A rate with its 95 % interval, as plain values."""
-    rate = metrics.rate(hits, of)
-    return {
-        "hits": rate.successes,
-        "of": rate.n,
-        "rate": rate.value,
-        "low": rate.low,
-        "high": rate.high,
-        "text": rate.text(),
-    }
+def _rate(hits: Tensor) -> Rate:
+    return Rate(int(hits.sum()), hits.numel())

@@ -4,9 +4,9 @@ A defense judged by an attack that ignores it gets a false pass.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from dosimeter.auditing.channels import channel_of
 from dosimeter.auditing.contenders import Contender, contenders
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.observing import like
-from dosimeter.auditing.result import Result
+from dosimeter.auditing.result import Result, Trial
 from dosimeter.auditing.run import PATIENCE, estimate, perform
 from dosimeter.auditing.setting import Audit
 from dosimeter.auditing.watches import Place
@@ -27,14 +27,6 @@ from dosimeter.types import Gradient
 
 LEAST = 60.0
 """Seconds that an attack that solves has at least; it may take as long as all attacks before it took together."""
-
-
-class Trial(NamedTuple):
-    """What came of a contender: a result, or why there is none."""
-
-    contender: Contender
-    result: Result | None
-    refused: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +46,23 @@ class Revealed(Around):
 def audit_panel(audit: Audit, *, steps: int) -> Iterator[Trial]:
     """Audit by every attack of the panel in turn; the attack of the audit does not count."""
     job, channel = _seen_through(audit, steps)
-    said = {"channel": channel.words()}
+    words = {"channel": channel.words()}
     panel, times = contenders(channel, steps=steps), list[float]()
     for number, one in enumerate(panel, 1):
         searches = one.attack.cost(job.client.target, job.victims.batch).steps > 0
         limit = math.inf if searches else max(LEAST, sum(times))
         place = Place(number, len(panel), len(times), sum(times), limit)
+        trial = Trial(
+            attack=one.attack.name, role=one.role, about=one.about, rounds=one.rounds, same_client=one.same_client
+        )
         try:
             found = perform(_by(one, audit), place=place)
             times.append(found.seconds)
-            yield Trial(one, replace(found, settings=found.settings | said))
+            yield replace(trial, result=replace(found, settings=found.settings | words))
         except SettingError as reason:
             if one.attack.name == "ig":
                 raise  # what keeps the plain attack from running keeps all others from it
-            yield Trial(one, None, str(reason))
+            yield replace(trial, refused=str(reason))
 
 
 def _by(one: Contender, audit: Audit) -> Audit:
@@ -97,75 +92,42 @@ def estimate_panel(audit: Audit, *, steps: int) -> Iterator[tuple[str, dict[str,
             yield one.attack.name, str(reason)
 
 
-def strongest(trials: list[Trial]) -> Trial:
+def strongest(trials: Sequence[Trial]) -> tuple[Trial, Result]:
     """The attack that reads most images, of these the one with the highest mean SSIM; controls do not count."""
-    ran = [t for t in trials if t.result is not None and t.contender.role != "control"]
+    ran = [(t, t.result) for t in trials if t.result is not None and t.role != "control"]
     if not ran:
         raise DosimeterError("No attack of the panel could be run; see the reasons above.")
-    return max(ran, key=_strength)
+    return max(ran, key=lambda both: (both[1].scores.success.hits, both[1].scores["ssim"].mean))
 
 
-def _strength(trial: Trial) -> tuple[int, float]:
-    assert trial.result is not None
-    scores = trial.result.scores
-    mean = scores["scores"]["ssim"]["mean"]
-    return scores["success"]["hits"], mean if math.isfinite(mean) else -1.0
-
-
-def rows(trials: list[Trial]) -> list[dict[str, Any]]:
-    """The panel as plain values, one a contender."""
-    found = []
-    for contender, result, refused in trials:
-        row: dict[str, Any] = {"attack": contender.attack.name, "role": contender.role, "about": contender.about}
-        row |= {"rounds": contender.rounds, "same_client": contender.same_client}
-        if result is None:
-            found.append(row | {"refused": refused})
-            continue
-        scores = result.scores
-        row |= {
-            "unmeasured": scores["unmeasured"],
-            "success": scores["success"],
-            "ssim": scores["scores"]["ssim"]["mean"],
-        }
-        row |= {"psnr": scores["scores"]["psnr"]["mean"], "worst": scores["worst"]}
-        found.append(row | {"recovered": scores["recovered"]} if "recovered" in scores else row)
-    return found
-
-
-def conclude(trials: list[Trial]) -> Result:
+def conclude(trials: Sequence[Trial]) -> Result:
     """The strongest attack's result with the whole panel beside it."""
-    best = strongest(trials).result
-    assert best is not None
-    seen = [(t.contender.attack.name, t.result.images) for t in trials if t.result is not None]
-    times = [0.0 if t.result is None else t.result.seconds for t in trials]
-    whole = replace(best, panel=rows(trials), verdict=verdict(trials), seen=seen)
-    return replace(whole, seconds=sum(times), times=times)
+    seconds = sum(t.result.seconds for t in trials if t.result is not None)
+    return replace(strongest(trials)[1], panel=tuple(trials), verdict=verdict(trials), seconds=seconds)
 
 
-def verdict(trials: list[Trial]) -> str:
+def verdict(trials: Sequence[Trial]) -> str:
     """What was tried, what the best attack reached, and whether the attack itself works here."""
-    best = strongest(trials)
-    assert best.result is not None
-    attacks = [t for t in trials if t.contender.role != "control"]
+    best, result = strongest(trials)
+    attacks = [t for t in trials if t.role != "control"]
     tried = sum(t.result is not None for t in attacks)
     unfit = len(attacks) - tried
     beside = f" ({unfit} more {'does' if unfit == 1 else 'do'} not fit)" if unfit else ""
-    scores = best.result.scores
-    hit, worst = scores["success"], scores["worst"]
+    hit, worst = result.scores.success, result.scores.worst
     words = (
-        f"{tried} attacks were tried{beside}. The best, {best.contender.attack.name} ({best.contender.about}), reads "
-        f"{hit['hits']} of {hit['of']} images ({100 * hit['rate']:.0f} %, 95 % interval {100 * hit['low']:.0f}-"
-        f"{100 * hit['high']:.0f} %); the most exposed one, number {worst['index']} of the data, has an SSIM of "
-        f"{worst['ssim']:.2f}."
+        f"{tried} attacks were tried{beside}. The best, {best.attack} ({best.about}), reads "
+        f"{hit.hits} of {hit.of} images ({100 * hit.rate:.0f} %, 95 % interval {100 * hit.low:.0f}-"
+        f"{100 * hit.high:.0f} %); the most exposed one, number {worst.index} of the data, has an SSIM of "
+        f"{worst.ssim:.2f}."
     )
-    words += f" What they answer: {best.result.settings['channel']}."
-    control = next((t.result for t in trials if t.contender.role == "control" and t.result is not None), None)
+    words += f" What they answer: {result.settings['channel']}."
+    control = next((t.result for t in trials if t.role == "control" and t.result is not None), None)
     if control is None:
         return words
-    seen = control.scores["success"]
-    revealed = f" With all that the defense hides revealed, {seen['hits']} of {seen['of']} are read"
-    if 2 * seen["hits"] >= seen["of"]:
+    seen = control.scores.success
+    revealed = f" With all that the defense hides revealed, {seen.hits} of {seen.of} are read"
+    if 2 * seen.hits >= seen.of:
         return words + revealed + ", so the attack itself works here."
-    if hit["hits"] > seen["hits"]:
+    if hit.hits > seen.hits:
         return words + revealed + " by that search, so the best attack needs none of it."
     return words + revealed + ": here even that fails, so a low rate says little of the defense."

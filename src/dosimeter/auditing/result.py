@@ -1,36 +1,63 @@
-"""What an audit hands over."""
+"""What an audit hands over, and what its run folder keeps."""
 
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from dosimeter import types
-from dosimeter.types import Curve, Record, ThreatModel, Victims
+from dosimeter import plain, types
+from dosimeter.auditing.records import COMPLETE, Finding, ImageRecord, Summary
+from dosimeter.types import Curve, ThreatModel, Victims
+
+Role = Literal["published", "adaptive", "control"]
+"""Of an attack in a panel."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Result:
-    """An audit's outcome. `document()` is what a rerun repeats to the byte; times and machine stand apart."""
+class Found:
+    """What every run has. `document()` is what a rerun repeats to the byte; times and machine stand apart."""
 
     settings: dict[str, Any]
     threat: ThreatModel
-    records: list[Record]
-    scores: dict[str, Any]
-    victims: Victims
-    images: Tensor  # (V, B, C, H, W) reconstructions, clipped to [0, 1], in the victims' order
-    baseline: Tensor  # (V, B, C, H, W) the same without the update
+    records: list[ImageRecord]
+    raw: Tensor  # (V, B, C, H, W) reconstructions as the attack left them, in the victims' order
+    raw_baseline: Tensor  # (V, B, C, H, W) the same without the update
     curve: Curve
     seconds: float
     environment: dict[str, str]
     status: str  # complete or interrupted
-    panel: list[dict[str, Any]] = field(default_factory=list)  # all attacks that were tried, where there were several
-    times: list[float] = field(default_factory=list)  # seconds that each of them took; `seconds` are those of all
+    command: str = ""  # that made it, where one did
+
+    @cached_property
+    def images(self) -> Tensor:
+        """(V, B, C, H, W) reconstructions, clipped to [0, 1]."""
+        return clipped(self.raw)
+
+    @cached_property
+    def baseline(self) -> Tensor:
+        """(V, B, C, H, W) the same without the update."""
+        return clipped(self.raw_baseline)
+
+    def _document(self, **more: Any) -> dict[str, Any]:
+        """Settings, threat model, scores and records as plain values."""
+        head = {"format": 1, "status": self.status, "settings": self.settings, "threat": vars(self.threat)}
+        return head | more | {"records": [record.document() for record in self.records]}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Result(Found):
+    """An audit's outcome."""
+
+    scores: Summary
+    victims: Victims
+    std: Tensor | None = None  # (C, 1, 1) what the model divides images by; None in runs of before it was kept
+    transformed: Tensor | None = None  # (V, B, C, H, W) what clients trained on, where their defense made other images
+    panel: tuple["Trial", ...] = ()  # all attacks that were tried, where there were several; `seconds` are those of all
     verdict: str = ""  # what they say together
-    seen: list[tuple[str, Tensor]] = field(default_factory=list)  # what each of them saw, (V, B, C, H, W)
 
     @property
     def originals(self) -> Tensor:
@@ -40,78 +67,76 @@ class Result:
     @property
     def unmeasured(self) -> str:
         """Of how many victims nothing is said, by this attack or another of the panel, and why; nothing for none."""
-        tried = [row for row in self.panel if row["role"] != "control" and "refused" not in row]
-        counts = [(row["unmeasured"], f" of {row['attack']}") for row in tried] or [(self.scores["unmeasured"], "")]
+        tried = [(each.result, f" of {each.attack}") for each in self.panel if each.role != "control"]
+        counts = [(found.scores.unmeasured, by) for found, by in tried if found] or [(self.scores.unmeasured, "")]
         said = [_unmeasured(found, len(self.victims.ids), by) for found, by in counts]
         return " ".join(dict.fromkeys(text for texts in said for text in texts))
 
     def document(self) -> dict[str, Any]:
         """Settings, threat model, scores and records as plain values."""
-        document = {
-            "format": 1,
-            "status": self.status,
-            "settings": self.settings,
-            "threat": vars(self.threat),
-            "scores": self.scores,
-            "ids": list(self.victims.ids),  # each names all images of a batch, so it stands once
-            "records": self.records,
-        }
-        return document | {"panel": self.panel, "verdict": self.verdict} if self.panel else document
+        told: dict[str, Any] = {"panel": [each.row() for each in self.panel], "verdict": self.verdict}
+        told = told if self.panel else {}
+        # A name is that of all images of a batch, so it stands once.
+        return self._document(scores=plain.of(self.scores), ids=list(self.victims.ids), **told)
 
     def summary(self) -> str:
         """The numbers that matter in a few lines."""
-        s, scores, floor = self.settings, self.scores["scores"], self.scores["baseline"]
+        s, scores = self.settings, self.scores
         lines = [
             f"{s['attack_name']} on {s['model']}, {s['data']}: {s['victims']} updates of {s['batch']} image(s), "
             f"defense {s['defense']}" + ("" if self.threat.server == "honest" else f", server {self.threat.server}"),
-            f"  images read (SSIM >= {s['threshold']}): {self.scores['success']['text']}",
+            f"  images read (SSIM >= {s['threshold']}): {scores.success.text}",
         ]
-        for key in ("ssim", "psnr", "lpips", *s.get("metrics", {})):
-            if key in scores:
-                one = scores[key]
-                blind = floor[key]["mean"]
-                lines.append(f"  {key.upper():5} {one['mean']:.3f} +- {one['std']:.3f}, without the update {blind:.3f}")
-        if "identification" in self.scores:
-            found = self.scores["identification"]
-            lines.append(f"  identified: {found['text']}, chance {found['chance']:.1%}")
-        if "labels" in self.scores:
-            found = self.scores["labels"]
+        for key in ("ssim", "psnr", "lpips", "lpips_vgg", *s.get("metrics", {})):
+            if one := scores.scores.get(key):
+                blind = scores.baseline[key].mean
+                lines.append(f"  {key.upper():5} {one.mean:.3f} +- {one.std:.3f}, without the update {blind:.3f}")
+        if found := scores.identification:
+            lines.append(f"  identified: {found.text}, chance {found.chance:.1%}")
+        if labels := scores.labels:
             lines.append(
-                f"  labels right: {found['text']}, an even guess {found['guess']:.1%}; "
-                f"updates with all of them: {found['updates']['text']}"
+                f"  labels right: {labels.text}, an even guess {labels.guess:.1%}; "
+                f"updates with all of them: {labels.updates.text}"
             )
-        worst = self.scores["worst"]
-        lines.append(f"  most exposed: image {worst['index']} with SSIM {worst['ssim']:.3f}")
+        lines.append(f"  most exposed: image {scores.worst.index} with SSIM {scores.worst.ssim:.3f}")
         lines += [f"  {self.unmeasured}"] if self.unmeasured else []
-        if self.status != "complete":
+        if self.status != COMPLETE:
             lines.append(f"  this audit was {self.status}")
         return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Captured:
-    """What was made of one captured update: V is 1, and nothing here needs the truth.
+class Trial:
+    """One attack of a panel: its result, or why there is none."""
 
-    `scores` holds what can be said without it:
+    attack: str
+    role: Role
+    about: str
+    rounds: int = 1
+    same_client: int = 1
+    result: Result | None = None
+    refused: str = ""
 
-        certificate   what the equations determine, or why nothing is solved for
-        labels        those that were granted or found, and the least counts that are certain
-        match         how far the reconstruction's update is from the captured one, None where the search diverged
-        unmeasured    {why: 1} where nothing is said: the search diverged or the update is zero
-        shadows       how that compares with updates of other images, or why it is not compared
-        judged        the scores of an ordinary audit, only where the truth was given
+    def row(self) -> dict[str, Any]:
+        """As plain values, with the few numbers that tell it from the others."""
+        told = ("attack", "role", "about", "rounds", "same_client")
+        row = {key: getattr(self, key) for key in told}
+        if self.result is None:
+            return row | {"refused": self.refused}
+        scores = self.result.scores
+        row |= {"unmeasured": scores.unmeasured, "success": plain.of(scores.success), "ssim": scores["ssim"].mean}
+        row |= {"psnr": scores["psnr"].mean, "worst": plain.of(scores.worst)}
+        return row | ({"recovered": plain.of(scores.recovered)} if scores.recovered else {})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Captured(Found):
+    """What was made of one captured update: V is 1, and nothing here needs the truth but what was judged beside it.
+
+    Images and records are in the truth's order where there is one.
     """
 
-    settings: dict[str, Any]
-    threat: ThreatModel
-    records: list[Record]
-    scores: dict[str, Any]
-    images: Tensor  # (1, B, C, H, W) reconstructions, clipped to [0, 1]; in the truth's order where there is one
-    baseline: Tensor  # (1, B, C, H, W) the same without the update
-    curve: Curve
-    seconds: float
-    environment: dict[str, str]
-    status: str  # complete or interrupted
+    scores: Finding
     certified: Tensor | None = None  # (1, 1, C, H, W) the image of the certificate, where anything of it is certain
     judged: Result | None = None  # beside the truth, where it was given
 
@@ -123,19 +148,17 @@ class Captured:
     @property
     def unmeasured(self) -> str:
         """Why nothing is said of the update; nothing where something is."""
-        return " ".join(_unmeasured(self.scores["unmeasured"], 1))
+        return " ".join(_unmeasured(self.scores.unmeasured, 1))
 
     def document(self) -> dict[str, Any]:
         """Settings, threat model, scores and records as plain values."""
-        return {
-            "format": 1,
-            "captured": True,
-            "status": self.status,
-            "settings": self.settings,
-            "threat": vars(self.threat),
-            "scores": self.scores,
-            "records": self.records,
-        }
+        ids = {} if self.judged is None else {"ids": list(self.judged.victims.ids)}
+        return self._document(captured=True, scores=plain.of(self.scores), **ids)
+
+
+def clipped(images: Tensor) -> Tensor:
+    """Images as a viewer shows them, whatever an attack left."""
+    return torch.nan_to_num(images).clamp(0, 1)
 
 
 def _unmeasured(counts: dict[str, int], of: int, by: str = "") -> list[str]:

@@ -7,7 +7,7 @@ import torch
 
 from dosimeter import engine
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.judge import judge, judge_transformed
+from dosimeter.auditing.judge import judge
 from dosimeter.auditing.observing import trained_on
 from dosimeter.auditing.result import Interrupted, Result, environment
 from dosimeter.auditing.setting import Audit
@@ -28,11 +28,11 @@ def perform(audit: Audit, *, place: Place | None = None) -> Result:
         found, blind = job.run(place.around(advance), limit=place.limit) if place else job.run(advance)
     seconds = time.perf_counter() - began
     reached = victims.take(slice(len(found.stopped)))
-    std = job.client.target.std.cpu()
-    verdict = judge(reached, found, blind, audit.scoring, std=std, trained=job.trained, classes=job.classes)
-    made = trained_on(job.client, reached)
-    if not torch.equal(made, reached.images):
-        verdict.summary["transformed"] = judge_transformed(found.images, made, audit.scoring.threshold)
+    made, std = trained_on(job.client, reached), job.client.target.std.cpu()
+    other = None if torch.equal(made, reached.images) else made
+    verdict = judge(
+        reached, found, blind, audit.scoring, std=std, trained=job.trained, classes=job.classes, transformed=other
+    )
     result = Result(
         settings={"model": type(audit.model).__name__, "data": "the caller's"}
         | dict(audit.names)
@@ -43,8 +43,10 @@ def perform(audit: Audit, *, place: Place | None = None) -> Result:
         records=verdict.records,
         scores=verdict.summary,
         victims=reached,
-        images=verdict.images,
-        baseline=verdict.baseline,
+        raw=verdict.raw,
+        raw_baseline=verdict.raw_baseline,
+        std=std,
+        transformed=other,
         curve=found.curve,
         seconds=seconds,
         environment=environment(),

@@ -1,17 +1,17 @@
 """How the match on a captured update compares with matches on updates of other images, whose truth is known."""
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from dosimeter.attacks.analytic.certificate import ROUNDING
-from dosimeter.auditing.judge import share
+from dosimeter.auditing.records import Shadows
 from dosimeter.auditing.result import Result
 from dosimeter.defenses import Around, Moment
-from dosimeter.types import Gradient, Outcome, Reconstruction, Record, Shape
+from dosimeter.metrics import Rate
+from dosimeter.types import Gradient, Outcome, Reconstruction, Shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class InPlace(Around):
         return gradient if sent is change else {name: g / lr for name, g in sent.items()}
 
 
-def compare(match: float | None, found: Reconstruction, beside: Result | None, dtype: torch.dtype) -> dict[str, Any]:
+def compare(match: float | None, found: Reconstruction, beside: Result | None, dtype: torch.dtype) -> Shadows:
     """Where the match stands among those of shadows, and how many images of better and of worse ones were read.
 
     Args:
@@ -47,39 +47,31 @@ def compare(match: float | None, found: Reconstruction, beside: Result | None, d
         dtype: of the attack. Solved images that explain their updates to rounding match equally well.
     """
     if beside is None:
-        return {"left_out": "there are no shadows, updates of images of your own to compare with (--data, --shadows)"}
-    said: dict[str, Any] = {"updates": len(beside.victims.ids)}
-    if "labels" in beside.scores:
-        said["labels"] = beside.scores["labels"]
+        return Shadows(
+            left_out="there are no shadows, updates of images of your own to compare with (--data, --shadows)"
+        )
+    said = Shadows(updates=len(beside.victims.ids), labels=beside.scores.labels)
     if found.outcomes[0] is Outcome.LABELS:
         return said
-    batch, threshold = beside.victims.batch, beside.scores["success"]["threshold"]
+    batch, threshold = beside.victims.batch, beside.scores.success.threshold
     rows = [beside.records[first : first + batch] for first in range(0, len(beside.records), batch)]
-    matches = [_number(row[0]["match"]) for row in rows]
-    said |= {
-        "matches": [value if value < math.inf else None for value in matches],
-        "ssim": [sum(_number(record["ssim"]) for record in row) / batch for row in rows],
-        "success": beside.scores["success"],
-        "blind": sum(_blind(record) >= threshold for record in beside.records),
-    }
+    matches = [row[0].match for row in rows]
+    said = replace(
+        said,
+        matches=matches,
+        ssim=[sum(record.scores["ssim"] for record in row) / batch for row in rows],
+        success=beside.scores.success,
+        blind=sum((record.baseline or {})["ssim"] >= threshold for record in beside.records),
+    )
     if match is None:
         return said
     floor = ROUNDING * torch.finfo(dtype).eps if found.determined else 0.0
-    said["rank"] = 1 + sum(value < match for value in matches) if match > floor else 1
-    read = [sum(bool(record["read"]) for record in row) for row in rows]
-    for name, wanted in (("as_well", True), ("less_well", False)):
-        chosen = [n for n, value in zip(read, matches, strict=True) if (value <= max(match, floor)) is wanted]
-        said[name] = share(sum(chosen), batch * len(chosen)) if chosen else {"hits": 0, "of": 0}
-    return said
+    reached = [math.inf if each is None else each for each in matches]
+    read = [sum(bool(record.read) for record in row) for row in rows]
 
+    def among(wanted: bool) -> Rate | None:
+        chosen = [n for n, value in zip(read, reached, strict=True) if (value <= max(match, floor)) is wanted]
+        return Rate(sum(chosen), batch * len(chosen)) if chosen else None
 
-def _number(value: object) -> float:
-    """A number of a record, infinity for none."""
-    return float(value) if isinstance(value, int | float) else math.inf
-
-
-def _blind(record: Record) -> float:
-    """The SSIM that the attack reaches without the update."""
-    floor = record["baseline"]
-    assert isinstance(floor, dict)
-    return float(floor["ssim"])
+    rank = 1 + sum(value < match for value in reached) if match > floor else 1
+    return replace(said, rank=rank, as_well=among(True), less_well=among(False))

@@ -243,14 +243,12 @@ def audit_command(
 
 def _gate(result: Result, allowed: float) -> None:
     """Exit where more may be read than is allowed, or where too little was measured to tell."""
-    rate = result.scores["success"]
-    if result.unmeasured and rate["low"] <= allowed:
+    rate = result.scores.success
+    if result.unmeasured and rate.low <= allowed:
         err.print(f"Inconclusive: {escape(result.unmeasured)}", soft_wrap=True, highlight=False)
         raise typer.Exit(INCONCLUSIVE)
-    if rate["high"] > allowed:
-        err.print(
-            f"Fails: up to {rate['high']:.1%} of images may be read, more than the {allowed:.1%} that were allowed."
-        )
+    if rate.high > allowed:
+        err.print(f"Fails: up to {rate.high:.1%} of images may be read, more than the {allowed:.1%} that were allowed.")
         raise typer.Exit(1)
 
 
@@ -275,12 +273,12 @@ def _run_panel(audit: Audit, place: Path, *, steps: int) -> dict[str, Result]:
         for trial in audit_panel(audit, steps=steps):
             trials.append(trial)
             if trial.result is None:
-                err.print(escape(f"{trial.contender.attack.name}: refused. {trial.refused}"), highlight=False)
+                err.print(escape(f"{trial.attack}: refused. {trial.refused}"), highlight=False)
                 continue
-            below = f"attacks/{len(trials):02d}-{trial.contender.attack.name.replace(' ', '-')}"
+            below = f"attacks/{len(trials):02d}-{trial.attack.replace(' ', '-')}"
             store.write_run(trial.result, place / below)
             done[below] = trial.result
-            err.print(escape(_said(trial.contender.attack.name, trial.result)), highlight=False)
+            err.print(escape(_said(trial.attack, trial.result)), highlight=False)
         result = conclude(trials)
     except KeyboardInterrupt:
         if not done:
@@ -297,7 +295,7 @@ def _run_panel(audit: Audit, place: Path, *, steps: int) -> dict[str, Result]:
 
 def _said(name: str, result: Result) -> str:
     """One line of an attack among others."""
-    read, mean = result.scores["success"]["text"], result.scores["scores"]["ssim"]["mean"]
+    read, mean = result.scores.success.text, result.scores["ssim"].mean
     return f"{name}: {read} read, SSIM {mean:.3f}. {result.unmeasured}".strip()
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dosimeter import files, fingerprint, trees
+from dosimeter import files, fingerprint, plain, trees
 from dosimeter.auditing import Audit, Result, perform
 from dosimeter.auditing.job import Job
 from dosimeter.errors import SettingError
@@ -88,16 +88,16 @@ def point_of(result: Result, norms: Sequence[float] = ()) -> Point:
     scores = result.scores
     point: Point = {
         "attack": result.settings["attack_name"],
-        "ssim": scores["scores"]["ssim"]["mean"],
-        "psnr": scores["scores"]["psnr"]["mean"],
-        "blind_ssim": scores["baseline"]["ssim"]["mean"],
-        "success": scores["success"],
+        "ssim": scores["ssim"].mean,
+        "psnr": scores["psnr"].mean,
+        "blind_ssim": scores.baseline["ssim"].mean,
+        "success": plain.of(scores.success),
         "seconds": result.seconds,
     }
     if norms:
         batch = len(result.records) // len(norms)
         point["images"] = [
-            {"index": record["index"], "norm": norms[at // batch], "ssim": record["ssim"], "psnr": record["psnr"]}
+            {"index": record.index, "norm": norms[at // batch]} | {key: record.scores[key] for key in ("ssim", "psnr")}
             for at, record in enumerate(result.records)
         ]
     return point

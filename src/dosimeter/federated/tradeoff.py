@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dosimeter import checks, fingerprint
+from dosimeter import checks, fingerprint, plain
 from dosimeter.auditing import Audit, Result, audit_panel, conclude
 from dosimeter.defenses import Chain, Defense, NoDefense, parts
 from dosimeter.errors import SettingError, unknown
@@ -67,9 +67,9 @@ class Comparison:
             name,
             statistics.mean(accuracies),
             statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,
-            result.scores["scores"]["ssim"]["mean"],
+            result.scores["ssim"].mean,
             result.settings["attack_name"],
-            result.scores["success"],
+            plain.of(result.scores.success),
             result.verdict,
             _parameters(task) / max(1, _parameters(replace(task, defense=NoDefense()))) - 1,
             first.history[-1]["bytes"],
@@ -89,8 +89,8 @@ class Comparison:
         """The rate, name and mean SSIM of the attack of the whole panel that reads most of the untrained model."""
         task = replace(self.federation(self.whole.seed), defense=defense)
         result = self.audit(task, Training(task.initial(), {}, []))
-        rate: dict[str, Any] = result.scores["success"]
-        mean, left = result.scores["scores"]["ssim"]["mean"], result.unmeasured
+        rate: dict[str, Any] = plain.of(result.scores.success)
+        mean, left = result.scores["ssim"].mean, result.unmeasured
         return rate | {"attack": result.settings["attack_name"], "ssim": mean, "unmeasured": left}
 
 

@@ -15,8 +15,18 @@ from dosimeter.metrics.images import clip, min_max, mse, psnr, ssim, ssim_shifte
 from dosimeter.metrics.labels import align_labels, even_guess, label_overlap
 from dosimeter.metrics.lpips import Lpips, find_weights
 from dosimeter.metrics.matching import match_batch, match_batches
-from dosimeter.metrics.rates import Rate, identification, rate, wilson
-from dosimeter.metrics.score import PSNR_CAP, STANDARD, Metric, Scores, in_units_of, of_lpips, score_images, summarise
+from dosimeter.metrics.rates import Rate, identification, percent, wilson
+from dosimeter.metrics.score import (
+    PSNR_CAP,
+    STANDARD,
+    Metric,
+    Score,
+    Scores,
+    in_units_of,
+    of_lpips,
+    score_images,
+    summarise,
+)
 
 __all__ = [
     "PSNR_CAP",
@@ -24,6 +34,7 @@ __all__ = [
     "Lpips",
     "Metric",
     "Rate",
+    "Score",
     "Scores",
     "align_labels",
     "clip",
@@ -37,8 +48,8 @@ __all__ = [
     "min_max",
     "mse",
     "of_lpips",
+    "percent",
     "psnr",
-    "rate",
     "score_images",
     "ssim",
     "ssim_shifted",

@@ -1,8 +1,8 @@
 """How often an attack succeeds, with an interval, and whether a reconstruction points to its victim."""
 
+from dataclasses import dataclass, field
 from math import sqrt
 from statistics import NormalDist
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,30 +36,36 @@ def wilson(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
     return (0.0 if successes == 0 else centre - half), (1.0 if successes == n else centre + half)
 
 
-class Rate(NamedTuple):
-    """A share of trials with its interval; `rate` makes one."""
+@dataclass(frozen=True)
+class Rate:
+    """A share of trials with its 95 % interval."""
 
-    successes: int
-    n: int
-    low: float
-    high: float
-    value: float
+    hits: int
+    of: int
+    rate: float = field(init=False)
+    low: float = field(init=False)
+    high: float = field(init=False)
+    text: str = field(init=False)
+    """For people: "97 % (84-99 %), 31 of 32", "below 2.9 % (0 of 128)", "above 97.1 % (128 of 128)"."""
 
-    def text(self) -> str:
-        """For people: "97 % (84-99 %), 31 of 32", "below 2.9 % (0 of 128)", "above 97.1 % (128 of 128)"."""
-        count = f"{self.successes} of {self.n}"
-        if self.successes == 0:
-            return f"below {_percent(self.high, least=1)} % ({count})"
-        if self.successes == self.n:
-            return f"above {_percent(self.low, least=1)} % ({count})"
-        value, low, high = (_percent(share) for share in (self.value, self.low, self.high))
-        return f"{value} % ({low}-{high} %), {count}"
+    def __post_init__(self) -> None:
+        low, high = wilson(self.hits, self.of)
+        vars(self).update(rate=self.hits / self.of, low=low, high=high)
+        vars(self).update(text=self._text())
+
+    def _text(self) -> str:
+        count = f"{self.hits} of {self.of}"
+        if self.hits == 0:
+            return f"below {percent(self.high, least=1)} % ({count})"
+        if self.hits == self.of:
+            return f"above {percent(self.low, least=1)} % ({count})"
+        return f"{percent(self.rate)} % ({percent(self.low)}-{percent(self.high)} %), {count}"
 
 
-def rate(successes: int, n: int, level: float = 0.95) -> Rate:
-    """The share of successes with its Wilson interval."""
-    low, high = wilson(successes, n, level)
-    return Rate(successes, n, low, high, successes / n)
+def percent(share: float, least: int = 0) -> str:
+    """A share in percent with `least` decimals, or as many as keep it from reading as 0 or 100 when it is not."""
+    texts = [f"{100 * share:.{digits}f}" for digits in range(least, 5)]
+    return texts[0] if share in (0, 1) else next((text for text in texts if 0 < float(text) < 100), texts[-1])
 
 
 def identification(reconstructed: Tensor, originals: Tensor, decoys: Tensor) -> Tensor:
@@ -88,9 +94,3 @@ def identification(reconstructed: Tensor, originals: Tensor, decoys: Tensor) -> 
 def _distances(image: Tensor, others: Tensor) -> Tensor:
     """MSE of one image (C, H, W) to others (k, C, H, W) -> (k,)."""
     return (others - image).square().flatten(1).mean(dim=1)
-
-
-def _percent(share: float, least: int = 0) -> str:
-    """A share in percent with no decimals, or as many as keep it from reading as 0 or 100."""
-    texts = [f"{100 * share:.{digits}f}" for digits in range(least, 5)]
-    return next((text for text in texts if 0 < float(text) < 100), texts[-1])

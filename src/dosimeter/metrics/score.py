@@ -144,7 +144,18 @@ def score_images(reconstructed: Tensor, originals: Tensor, metrics: Sequence[Met
     return {metric.name: torch.cat([metric(a, b) for a, b in pairs]) for metric in metrics}
 
 
-def summarise(values: Tensor) -> dict[str, float]:
+@dataclass(frozen=True)
+class Score:
+    """A score over all images."""
+
+    mean: float
+    std: float
+    min: float
+    median: float
+    max: float
+
+
+def summarise(values: Tensor) -> Score:
     """Mean, sample standard deviation (0 for a single value), min, median and max of (n,) scores, n >= 1.
 
     The median of an even number is the mean of the middle two. +inf, which only an uncapped `psnr` gives, counts as
@@ -157,10 +168,5 @@ def summarise(values: Tensor) -> dict[str, float]:
             f"Expected at least one score, (n,), all of them finite, got shape {tuple(values.shape)} with "
             f"{int((~values.isfinite()).sum())} that are not finite."
         )
-    return {
-        "mean": values.mean().item(),
-        "std": values.std().item() if len(values) > 1 else 0.0,
-        "min": values.min().item(),
-        "median": values.quantile(0.5).item(),
-        "max": values.max().item(),
-    }
+    std = values.std() if len(values) > 1 else torch.zeros(())
+    return Score(*(float(x) for x in (values.mean(), std, values.min(), values.quantile(0.5), values.max())))

@@ -43,25 +43,24 @@ def main(result: Captured) -> list[Html]:
 def _tone(result: Captured) -> dict[str, str]:
     """Loud where an image is certain or, beside the truth, read; never calm without the truth."""
     if judged := result.judged:
-        beyond = judged.scores["success"]["hits"] > blind_reads(judged)
+        beyond = judged.scores.success.hits > blind_reads(judged)
         return {"class_": "verdict loud" if beyond else "verdict calm"}
-    certain = result.scores["certificate"].get("verdict") == "recovered"
+    certain = result.scores.certificate.verdict == "recovered"
     return {"class_": "verdict loud" if certain else "verdict warm"}
 
 
 def _tiles(result: Captured) -> Html:
     """The few numbers that matter, large."""
-    one, beside, match = result.scores["certificate"], result.scores["shadows"], result.scores["match"]
-    share = "none" if not one.get("share") else f"{100 * one['share']:.0f} %"
-    shown = [sections.tile("Certain of the image", share, one.get("verdict", "not solved for"))]
+    one, beside, match = result.scores.certificate, result.scores.shadows, result.scores.match
+    share = "none" if not one.share else f"{100 * one.share:.0f} %"
+    shown = [sections.tile("Certain of the image", share, one.verdict or "not solved for")]
     if match is not None:
-        place = f"place {beside['rank']} of {beside['updates'] + 1} with the shadows" if "rank" in beside else ""
+        place = f"place {beside.rank} of {(beside.updates or 0) + 1} with the shadows" if beside.rank else ""
         shown.append(sections.tile("Matching loss", number(match), *filter(None, [place])))
-    if "success" in beside:
-        shown.append(sections.share_tile("Shadows' images read", beside["success"]))
+    if beside.success:
+        shown.append(sections.share_tile("Shadows' images read", beside.success))
     if result.judged:
-        found = result.judged.scores["scores"]["ssim"]
-        shown.append(sections.tile("SSIM with the truth", f"{found['mean']:.2f}"))
+        shown.append(sections.tile("SSIM with the truth", f"{result.judged.scores['ssim'].mean:.2f}"))
     return tag("dl", *shown, class_="tiles")
 
 
@@ -69,8 +68,8 @@ def _images(result: Captured) -> Html:
     """Every reconstruction beside what the same attack gives without the update."""
     cells = []
     for record, image, blind in zip(result.records, result.images[0], result.baseline[0], strict=True):
-        used = "no label" if record.get("label_used") is None else f"label {record['label_used']}"
-        who = f"Image {record['image']}"
+        used = "no label" if record.label_used is None else f"label {record.label_used}"
+        who = f"Image {record.image}"
         pair = [
             embed(image, f"Reconstruction of {who.lower()}, {used}", reduce=True),
             embed(blind, f"What the attack gives for {who.lower()} without the update", reduce=True),
@@ -86,15 +85,15 @@ def _certain(result: Captured) -> Html:
     table = sections.table(("Of what", "How much", "Why"), body, "rates")
     if result.certified is None:
         return table
-    one = result.scores["certificate"]
-    words = "The certain image" if one["verdict"] == "recovered" else "What is certain, the rest filled in smoothly"
-    picture = embed(result.certified[0, 0], f"{words}, by the {one['attack']} attack", reduce=True)
-    figure = tag("figure", picture, tag("figcaption", tag("b", words), tag("br"), f"by {one['attack']}"))
+    one = result.scores.certificate
+    words = "The certain image" if one.verdict == "recovered" else "What is certain, the rest filled in smoothly"
+    picture = embed(result.certified[0, 0], f"{words}, by the {one.attack} attack", reduce=True)
+    figure = tag("figure", picture, tag("figcaption", tag("b", words), tag("br"), f"by {one.attack}"))
     return join([table, tag("div", figure, class_="gallery")])
 
 
 def _shadows(result: Captured) -> Html:
-    if why := result.scores["shadows"].get("left_out"):
+    if why := result.scores.shadows.left_out:
         return tag("p", f"Left out: {why}.")
     source = result.settings.get("shadows", "the caller's")
     note = (
@@ -109,7 +108,7 @@ def _shadows(result: Captured) -> Html:
 def _figures(result: Captured) -> Html:
     lines = "How far the reconstruction's update is from the captured one."
     parts = [sections.drawing(figures.curves(result.curve), "Matching loss.", lines)]
-    if "rank" in result.scores["shadows"] and (cloud := _cloud(result)):
+    if result.scores.shadows.rank and (cloud := _cloud(result)):
         words = "A dot for every shadow update, red where it was read; the dashed line is the captured update's match."
         parts.append(sections.drawing(cloud, "Shadows by match and SSIM.", words))
     return tag("div", *parts, class_="figures")
@@ -117,9 +116,9 @@ def _figures(result: Captured) -> Html:
 
 def _cloud(result: Captured) -> Html | None:
     """Shadows by matching loss, on a logarithmic axis, and mean SSIM; the captured update's loss across."""
-    beside, match = result.scores["shadows"], result.scores["match"]
-    dots = [(m, s) for m, s in zip(beside["matches"], beside["ssim"], strict=True) if m is not None and m > 0]
-    if not dots or match <= 0:
+    beside, match = result.scores.shadows, result.scores.match or 0.0
+    dots = [(m, s) for m, s in zip(beside.matches or (), beside.ssim or (), strict=True) if m is not None and m > 0]
+    if not dots or match <= 0 or beside.success is None:
         return None
     low, high, ticks = plot.log_axis(min(match, *(m for m, _ in dots)), max(match, *(m for m, _ in dots)))
     frame, least = plot.Frame(), min(0.0, *(s for _, s in dots))
@@ -132,7 +131,7 @@ def _cloud(result: Captured) -> Html | None:
 
     left = [(up(fifth / 5), f"{fifth / 5:.1f}") for fifth in range(6)]
     below = [(across(tick), plot.short(tick)) for tick in ticks]
-    edge, threshold = across(match), beside["success"]["threshold"]
+    edge, threshold = across(match), beside.success.threshold
     return plot.figure(
         f"SSIM over matching loss of {len(dots):,} shadow updates; the captured update's loss is {number(match)}.",
         plot.axes(frame, left, below, x="matching loss", y="SSIM"),

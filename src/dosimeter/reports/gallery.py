@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dosimeter.auditing import Result
+from dosimeter.auditing import ImageRecord, Result
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.pictures import THUMBNAIL, embed
 from dosimeter.reports.words import count, number, shown, ssim
-from dosimeter.types import Record
 
 MOST = 128
 """Images in the gallery; the run's folder has them all."""
@@ -16,7 +15,7 @@ ABREAST = 8
 """Victims in the table of what every attack saw."""
 
 
-def ranked(result: Result) -> list[Record]:
+def ranked(result: Result) -> list[ImageRecord]:
     """Records by SSIM, the most exposed image first."""
     return sorted(result.records, key=ssim, reverse=True)
 
@@ -34,7 +33,8 @@ def highlights(result: Result) -> Html:
 
 def every_attack(result: Result) -> Html:
     """The same images as every attack of a panel saw them, a row an attack, under the originals."""
-    shown = [("original", result.originals), *result.seen]
+    ran = [(each.attack, each.result.images) for each in result.panel if each.result]
+    shown = [("original", result.originals), *ran]
     columns = min(ABREAST, result.originals.shape[0])
     rows = [
         tag(
@@ -60,7 +60,7 @@ def gallery(result: Result) -> Html:
     return join([tag("p", " ".join(notes), class_="note"), tag("div", *cells, class_="gallery")])
 
 
-def _highlight(result: Result, record: Record, name: str) -> Html:
+def _highlight(result: Result, record: ImageRecord, name: str) -> Html:
     original, image, blind = _images(result, record)
     about = f"{_who(result, record)}, {_label(record)}"
     trio = [
@@ -68,10 +68,9 @@ def _highlight(result: Result, record: Record, name: str) -> Html:
         _captioned(embed(image, f"Reconstruction of {about}"), "reconstruction"),
         _captioned(embed(blind, f"What the attack gives for {about} without the update"), "without the update"),
     ]
-    floor = record["baseline"]
-    assert isinstance(floor, dict)
+    floor = record.baseline or {}
     lines = [
-        tag("tr", tag("th", label, scope="row"), *(_td(value, unit) for value in (record[key], floor.get(key))))
+        tag("tr", tag("th", label, scope="row"), _td(record.scores[key], unit), _td(floor.get(key), unit))
         for key, label in shown(result).items()
         for unit in ("dB" if key == "psnr" else "",)
     ]
@@ -81,18 +80,16 @@ def _highlight(result: Result, record: Record, name: str) -> Html:
     return tag("article", tag("div", *trio, class_="trio"), text, class_="card")
 
 
-def _cell(result: Result, record: Record) -> Html:
+def _cell(result: Result, record: ImageRecord) -> Html:
     original, image, _ = _images(result, record)
-    who, scores = _who(result, record), f"SSIM {number(record['ssim'])}, PSNR {number(record['psnr'])} dB"
+    who, scores = _who(result, record), f"SSIM {number(record.scores['ssim'])}, PSNR {number(record.scores['psnr'])} dB"
     pair = [
         embed(original, f"Original: {who}", reduce=True),
         embed(image, f"Reconstruction of {who}, {scores}", reduce=True),
     ]
-    verdict = tag("span", "read", class_="chip hit") if record["read"] else None
+    verdict = tag("span", "read", class_="chip hit") if record.read else None
     caption = tag("figcaption", tag("b", who), verdict, tag("br"), _label(record), tag("br"), scores)
-    v = record["victim"]
-    assert isinstance(v, int)
-    update = None if record["image"] else result.victims.ids[v]  # it names all images of a batch, so it stands once
+    update = None if record.image else result.victims.ids[record.victim]  # all images of a batch have it
     return tag("figure", tag("div", *pair, class_="pair"), caption, title=update)
 
 
@@ -104,22 +101,20 @@ def _td(value: object, unit: str) -> Html:
     return tag("td", f"{number(value)} {unit}".strip())
 
 
-def _images(result: Result, record: Record) -> Sequence[Tensor]:
+def _images(result: Result, record: ImageRecord) -> Sequence[Tensor]:
     """Original, reconstruction and the image without the update of a record, (C, H, W) each."""
-    v, b = record["victim"], record["image"]
-    assert isinstance(v, int)
-    assert isinstance(b, int)
+    v, b = record.victim, record.image
     return result.victims.images[v, b], result.images[v, b], result.baseline[v, b]
 
 
-def _who(result: Result, record: Record) -> str:
-    place = f"victim {record['victim']}" if result.victims.batch > 1 else ""
-    return f"Image {record['index']}" + (f" ({place})" if place else "")
+def _who(result: Result, record: ImageRecord) -> str:
+    place = f"victim {record.victim}" if result.victims.batch > 1 else ""
+    return f"Image {record.index}" + (f" ({place})" if place else "")
 
 
-def _label(record: Record) -> str:
+def _label(record: ImageRecord) -> str:
     """The label, and what the attack took it for where that differs."""
-    text = str(record["label"])
+    text = str(record.label)
     shown = f"label {text if len(text) <= 24 else text[:23] + '…'}"
-    used = record.get("label_used", record["label"])
-    return shown if used == record["label"] else f"{shown}, {'not told' if used is None else f'taken for {used}'}"
+    used = record.label if record.labels_right is None else record.label_used
+    return shown if used == record.label else f"{shown}, {'not told' if used is None else f'taken for {used}'}"

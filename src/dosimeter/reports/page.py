@@ -11,6 +11,7 @@ from dosimeter.reports import captured, figures, gallery, sections
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.words import (
     blind_reads,
+    blind_ssim,
     count,
     headline,
     labels_said,
@@ -59,7 +60,7 @@ def _main(result: Result) -> list[Html]:
         sections.banners(result),
         tag("section", *words, sections.tiles(result), class_=_level(result)),
         sections.section("panel", "All attacks that were tried", sections.panel(result)) if result.panel else Html(),
-        sections.section("attacks", "What every attack saw", gallery.every_attack(result)) if result.seen else Html(),
+        sections.section("attacks", "What every attack saw", gallery.every_attack(result)) if result.panel else Html(),
         sections.section("highlights", "What the attack saw", gallery.highlights(result)),
         sections.section("scores", "Scores", sections.scores(result)),
         sections.section("figures", "How it went", _figures(result)),
@@ -78,26 +79,21 @@ def _unbroken(text: str) -> list[str]:
 
 def _level(result: Result) -> str:
     """How loud the verdict is: no image read, some, or at least half; what a blind attack reads too is not counted."""
-    rate = result.scores["success"]
-    beyond = rate["hits"] - blind_reads(result)
-    if 2 * rate["hits"] >= rate["of"] and beyond > 0:
+    rate = result.scores.success
+    beyond = rate.hits - blind_reads(result)
+    if 2 * rate.hits >= rate.of and beyond > 0:
         return "verdict loud"
     return "verdict warm" if beyond > 0 or result.unmeasured else "verdict calm"
 
 
 def _figures(result: Result) -> Html:
-    values, floors = [], []
-    for record in result.records:
-        floor = record["baseline"]
-        assert isinstance(floor, dict)
-        values.append(ssim(record))
-        floors.append(float(floor["ssim"]))
+    values, floors = [ssim(record) for record in result.records], [blind_ssim(record) for record in result.records]
     victims = len(result.victims.ids)
     drawn = "every victim" if (n := figures.every(victims)) == 1 else f"one in {n:,} of the {victims:,} victims"
     keys = [("with", "with the update"), ("hit", "with the update, read"), ("without", "without the update")]
     legend = join([tag("span", tag("i", class_=f"swatch {key}"), text, class_="key") for key, text in keys])
     lines = f"How far the reconstruction's update is from the observed one; a thin line for {drawn}, the median bold."
-    histogram = figures.spread(values, floors, result.scores["success"]["threshold"])
+    histogram = figures.spread(values, floors, result.scores.success.threshold)
     return tag(
         "div",
         sections.drawing(histogram, "Images by SSIM.", "Upwards with the update, downwards without it. ", legend),

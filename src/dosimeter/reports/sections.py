@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from dosimeter.auditing import Outcome, Result
+from dosimeter.metrics import Rate, percent
 from dosimeter.reports import words
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.style import CSS
-from dosimeter.reports.words import grants, interruption, percent, rows, shares
+from dosimeter.reports.words import grants, interruption, rows, shares
 
 SETTINGS = {
     "model": "Model",
@@ -34,7 +35,7 @@ SETTINGS = {
 }
 """Settings in the order of the table; others follow under their own names."""
 
-APART = ("attack", "command")
+APART = ("attack",)
 """Settings that stand outside the table."""
 
 
@@ -133,33 +134,35 @@ def settings(result: Outcome) -> Html:
 
 def rerun(result: Outcome) -> Html:
     """The command, where the audit knows it."""
-    command = result.settings.get("command")
-    if command is None:
+    if not result.command:
         words = "The same model, victims, attack and seed give the same numbers; the settings are above and in "
         return tag("p", words, tag("code", "records.json"), ".")
+    return again(result.command)
+
+
+def again(command: str) -> Html:
+    """A command to run."""
     return join([tag("pre", tag("code", command), tabindex=0), tag("p", "The same command gives the same numbers.")])
 
 
 def tiles(result: Result) -> Html:
     """The few numbers that matter, large."""
-    found, floor = result.scores["scores"]["ssim"], result.scores["baseline"]["ssim"]
+    found, floor = result.scores["ssim"], result.scores.baseline["ssim"]
     shown = [
-        share_tile("Images read", result.scores["success"]),
-        tile("Mean SSIM", f"{found['mean']:.2f}", f"{floor['mean']:.2f} without the update"),
+        share_tile("Images read", result.scores.success),
+        tile("Mean SSIM", f"{found.mean:.2f}", f"{floor.mean:.2f} without the update"),
     ]
-    if "identification" in result.scores:
-        one = result.scores["identification"]
-        shown.append(share_tile("Victims identified", one, f"by chance {percent(one['chance'])} %"))
-    if "labels" in result.scores:
-        one = result.scores["labels"]
-        shown.append(share_tile("Labels right", one, f"by an even guess {percent(one['guess'])} %"))
+    if one := result.scores.identification:
+        shown.append(share_tile("Victims identified", one, f"by chance {percent(one.chance)} %"))
+    if labels := result.scores.labels:
+        shown.append(share_tile("Labels right", labels, f"by an even guess {percent(labels.guess)} %"))
     return tag("dl", *shown, class_="tiles")
 
 
-def share_tile(name: str, rate: dict[str, float], *more: str) -> Html:
+def share_tile(name: str, rate: Rate, *more: str) -> Html:
     """A rate, large, with its interval."""
-    interval = f"95 % interval {percent(rate['low'])}-{percent(rate['high'])} %"
-    return tile(name, f"{rate['hits']:,} of {rate['of']:,}", interval, *more)
+    interval = f"95 % interval {percent(rate.low)}-{percent(rate.high)} %"
+    return tile(name, f"{rate.hits:,} of {rate.of:,}", interval, *more)
 
 
 def tile(name: str, value: str, *notes: str) -> Html:

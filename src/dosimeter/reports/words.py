@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 
 from dosimeter import types
-from dosimeter.auditing import Captured, Outcome, Result
-from dosimeter.metrics import STANDARD, in_units_of
+from dosimeter.auditing import Captured, ImageRecord, Outcome, Result, Trial
+from dosimeter.metrics import STANDARD, Score, in_units_of, percent
 from dosimeter.progress import duration
-from dosimeter.types import Record, ThreatModel
+from dosimeter.types import ThreatModel
 
 LPIPS = {"label": "LPIPS", "about": "distance in a network's features, 0 is equal", "higher": False}
 
@@ -26,8 +26,8 @@ def described(result: Result) -> dict[str, dict[str, Any]]:
 def shown(result: Result) -> dict[str, str]:
     """{name: label} of the scores that stand beside pictures."""
     about = described(result)
-    wanted = ("ssim", "psnr", "lpips", *result.settings.get("metrics", {}))
-    return {name: about[name]["label"] for name in wanted if name in result.scores["scores"]}
+    wanted = ("ssim", "psnr", "lpips", "lpips_vgg", *result.settings.get("metrics", {}))
+    return {name: about[name]["label"] for name in wanted if name in result.scores.scores}
 
 
 class Row(NamedTuple):
@@ -74,27 +74,20 @@ def panel(result: Result) -> list[Tried]:
     """All attacks that were tried, the strongest first, the controls last and after them those that were refused."""
     order = {"published": 0, "adaptive": 0, "control": 1}
 
-    def place(both: tuple[dict[str, Any], str]) -> tuple[int, int, float]:
-        row, _ = both
-        if "refused" in row:
+    def place(one: Trial) -> tuple[int, int, float]:
+        if one.result is None:
             return 2, 0, 0.0
-        return order[row["role"]], -row["success"]["hits"], -row["ssim"]
+        return order[one.role], -one.result.scores.success.hits, -one.result.scores["ssim"].mean
 
-    times = [duration(seconds) for seconds in result.times] or [""] * len(result.panel)
-    return [
-        Tried(row["attack"], row["role"], row["about"], f"refused: {row['refused']}", "", "", "")
-        if "refused" in row
-        else Tried(
-            row["attack"],
-            row["role"],
-            row["about"],
-            ", ".join([row["success"]["text"], *_left_out(row["unmeasured"], len(result.victims.ids), time)]),
-            number(row["ssim"]),
-            number(row["worst"]["ssim"]),
-            time,
-        )
-        for row, time in sorted(zip(result.panel, times, strict=True), key=place)
-    ]
+    return [_tried(one, len(result.victims.ids)) for one in sorted(result.panel, key=place)]
+
+
+def _tried(one: Trial, of: int) -> Tried:
+    if one.result is None:
+        return Tried(one.attack, one.role, one.about, f"refused: {one.refused}", "", "", "")
+    scores, time = one.result.scores, duration(one.result.seconds)
+    read = ", ".join([scores.success.text, *_left_out(scores.unmeasured, of, time)])
+    return Tried(one.attack, one.role, one.about, read, number(scores["ssim"].mean), number(scores.worst.ssim), time)
 
 
 def _left_out(counts: dict[str, int], of: int, time: str) -> list[str]:
@@ -129,23 +122,18 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
-def percent(share: float) -> str:
-    """A share in percent with no decimals, or as many as keep it from reading as 0 or 100 when it is not."""
-    texts = [f"{100 * share:.{digits}f}" for digits in range(5)]
-    return texts[0] if share in (0, 1) else next((text for text in texts if 0 < float(text) < 100), texts[-1])
+def ssim(record: ImageRecord) -> float:
+    return record.scores["ssim"]
 
 
-def ssim(record: Record) -> float:
-    value = record["ssim"]
-    assert isinstance(value, float)
-    return value
+def blind_ssim(record: ImageRecord) -> float:
+    """What the attack reaches without the update."""
+    return (record.baseline or {})["ssim"]
 
 
 def blind_reads(result: Result) -> int:
     """How many images count as read when the attack is run without the update."""
-    threshold = result.scores["success"]["threshold"]
-    floors = [record["baseline"] for record in result.records]
-    return sum(isinstance(floor, dict) and floor["ssim"] >= threshold for floor in floors)
+    return sum(blind_ssim(record) >= result.scores.success.threshold for record in result.records)
 
 
 def headline(result: Outcome) -> str:
@@ -158,16 +146,16 @@ def headline(result: Outcome) -> str:
 
 def verdict(result: Result) -> str:
     """How many images were read, how sure that is, and whether the update is to blame."""
-    rate = result.scores["success"]
-    hits, n, blind = rate["hits"], rate["of"], blind_reads(result)
+    rate, blind = result.scores.success, blind_reads(result)
+    hits, n = rate.hits, rate.of
     if n == 1:
         first = f"The image was {'read' if hits else 'not read'}"
     elif not hits:
-        first = f"None of the {n:,} images was read (95 % interval 0-{percent(rate['high'])} %)"
+        first = f"None of the {n:,} images was read (95 % interval 0-{percent(rate.high)} %)"
     else:
-        interval = f"{percent(rate['low'])}-{percent(rate['high'])} %"
+        interval = f"{percent(rate.low)}-{percent(rate.high)} %"
         first = f"{hits:,} of {n:,} images {'was' if hits == 1 else 'were'} read "
-        first += f"({percent(rate['rate'])} %, 95 % interval {interval})"
+        first += f"({percent(rate.rate)} %, 95 % interval {interval})"
     if blind and blind >= hits:
         return f"{first}; without the update the same attack reads {blind:,}, so the update adds nothing that shows."
     return f"{first}; without the update the same attack reads {blind:,}."
@@ -175,18 +163,18 @@ def verdict(result: Result) -> str:
 
 def labels_said(result: Result) -> str:
     """How many labels were recovered; nothing where they were granted."""
-    if "labels" not in result.scores:
+    one = result.scores.labels
+    if one is None:
         return ""
-    one = result.scores["labels"]
-    were = "was" if one["hits"] == 1 else "were"
-    return f"{one['hits']:,} of {one['of']:,} labels {were} recovered; an even guess gets {percent(one['guess'])} %."
+    were = "was" if one.hits == 1 else "were"
+    return f"{one.hits:,} of {one.of:,} labels {were} recovered; an even guess gets {percent(one.guess)} %."
 
 
 def meaning(result: Result) -> str:
     """What the verdict is about and what it does not show."""
-    threshold = result.scores["success"]["threshold"]
+    threshold = result.scores.success.threshold
     text = f"An image counts as read when its reconstruction has an SSIM of at least {threshold:g} with the original."
-    if result.scores["success"]["rate"] < 1:
+    if result.scores.success.rate < 1:
         text += " Other attacks, or more steps, may read more than this one did."
     return text
 
@@ -197,7 +185,7 @@ def interruption(result: Outcome) -> str:
         return ""
     if isinstance(result, Captured):
         return "The search or its shadows were cut short; the numbers are those reached by then."
-    cut = len({record["victim"] for record in result.records if record["stopped"] == types.Outcome.INTERRUPTED})
+    cut = len({record.victim for record in result.records if record.stopped == types.Outcome.INTERRUPTED})
     text = f"This audit was {result.status} before it was done. The numbers are those of the "
     text += f"{count(len(result.victims.ids), 'victim')} reached by then"
     return text + (f", {cut:,} of them with the attack cut short." if cut else ".")
@@ -205,47 +193,41 @@ def interruption(result: Outcome) -> str:
 
 def rows(result: Result) -> list[Row]:
     """The table of scores."""
-    found, floor = result.scores["scores"], result.scores["baseline"]
+    found, floor = result.scores.scores, result.scores.baseline
     about = described(result)
     about |= {key: {"label": key, "about": "", "higher": True} for key in found if key not in about}
-    return [_row(words, found[key], floor.get(key, {})) for key, words in about.items() if key in found]
+    return [_row(words, found[key], floor.get(key)) for key, words in about.items() if key in found]
 
 
-def _row(about: dict[str, Any], one: dict[str, float], floor: dict[str, float]) -> Row:
-    worst = one["max" if about["higher"] else "min"]
-    texts = (number(value) for value in (one["mean"], one["std"], one["median"], worst, floor.get("mean")))
+def _row(about: dict[str, Any], one: Score, floor: Score | None) -> Row:
+    worst, blind = one.max if about["higher"] else one.min, floor.mean if floor else None
+    texts = (number(value) for value in (one.mean, one.std, one.median, worst, blind))
     return Row(about["label"], about["about"], *texts)
 
 
 def shares(result: Result) -> list[Share]:
     """Rates with their 95 % intervals."""
     scores = result.scores
-    found = [Share("Images read", scores["success"]["text"], f"SSIM of at least {scores['success']['threshold']:g}")]
-    if "identification" in scores:
-        one = scores["identification"]
-        note = f"nearer to its victim than to decoys, chance {percent(one['chance'])} %"
-        found.append(Share("Victims identified", one["text"], note))
-    if "transformed" in scores:
-        one = scores["transformed"]
-        note = f"of the images that clients trained on, which their defense made; SSIM {number(one['ssim']['mean'])}"
-        found.append(Share("Transformed images read", one["text"], note))
-    if "risk" in scores:
-        one = scores["risk"]
-        found.append(Share("Adversarial risk", one["text"], f"further than {one['delta']:g} from the image (L2)"))
-    if "recovered" in scores:
-        share = percent(scores["determined"]["mean"])
+    found = [Share("Images read", scores.success.text, f"SSIM of at least {scores.success.threshold:g}")]
+    if one := scores.identification:
+        note = f"nearer to its victim than to decoys, chance {percent(one.chance)} %"
+        found.append(Share("Victims identified", one.text, note))
+    if made := scores.transformed:
+        note = f"of the images that clients trained on, which their defense made; SSIM {number(made.ssim.mean)}"
+        found.append(Share("Transformed images read", made.text, note))
+    if risk := scores.risk:
+        found.append(Share("Adversarial risk", risk.text, f"further than {risk.delta:g} from the image (L2)"))
+    if scores.recovered and scores.determined:
+        share = percent(scores.determined.mean)
         note = f"explains the update and none of it is open; {share} % of all images' numbers are determined"
-        found.append(Share("Images recovered", scores["recovered"]["text"], note))
-    if "labels" in scores:
-        one = scores["labels"]
-        note = f"recovered from the update, in any order; an even guess {percent(one['guess'])} %"
-        found.append(Share("Labels right", one["text"], note))
+        found.append(Share("Images recovered", scores.recovered.text, note))
+    if labels := scores.labels:
+        note = f"recovered from the update, in any order; an even guess {percent(labels.guess)} %"
+        found.append(Share("Labels right", labels.text, note))
         if result.settings["batch"] > 1:
-            found.append(Share("All labels right", one["updates"]["text"], "updates whose every label was recovered"))
-    if "trained" in scores:
-        found.append(
-            Share("Local training guessed", scores["trained"]["text"], "what the threat model withholds of it")
-        )
+            found.append(Share("All labels right", labels.updates.text, "updates whose every label was recovered"))
+    if scores.trained:
+        found.append(Share("Local training guessed", scores.trained.text, "what the threat model withholds of it"))
     return found
 
 

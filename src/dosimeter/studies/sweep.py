@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 
@@ -15,6 +15,7 @@ from dosimeter.data import Dataset, pick
 from dosimeter.defenses import Defense
 from dosimeter.federated import Federation, Protocol, as_audited, train
 from dosimeter.federated.training import score
+from dosimeter.metrics import Rate
 from dosimeter.task import load_task
 from dosimeter.types import Victims
 
@@ -214,18 +215,17 @@ def _audit(case: Case, trained: dict[str, Trained]) -> Outcome:
         seed=case.seed,
         scoring=Scoring(threshold=case.threshold),
     )
-    scores, blind = result.scores["scores"], result.scores["baseline"]
-    labels = result.scores.get("labels")
+    scores, blind, labels = result.scores, result.scores.baseline, result.scores.labels
     return Outcome(
-        scores["psnr"]["mean"],
-        scores["ssim"]["mean"],
-        blind["psnr"]["mean"],
-        blind["ssim"]["mean"],
-        _count(result.scores["success"]),
+        scores["psnr"].mean,
+        scores["ssim"].mean,
+        blind["psnr"].mean,
+        blind["ssim"].mean,
+        _count(scores.success),
         round(result.seconds, 1),
         _count(labels) if labels else None,
-        labels["guess"] if labels else None,
-        _count(labels["updates"]) if labels else None,
+        labels.guess if labels else None,
+        _count(labels.updates) if labels else None,
         chosen,
         accuracy,
         rounds,
@@ -242,7 +242,7 @@ def _tune(case: Case, defense: Defense) -> str:
     found = {}
     for words, attack in case.attacks.items():
         result = audit(case.model, shadows, attack=attack, defense=defense, seed=case.seed + 1)
-        found[words] = result.scores["scores"]["psnr"]["mean"]
+        found[words] = result.scores["psnr"].mean
     return max(found, key=lambda words: found[words])
 
 
@@ -252,5 +252,5 @@ def _train(whole: Federation) -> Trained:
     return Trained(as_audited(whole, done), score(whole, done.state, done.private, rounds)["accuracy"], rounds)
 
 
-def _count(rate: dict[str, Any]) -> str:
-    return f"{rate['hits']:,} of {rate['of']:,}"
+def _count(rate: Rate) -> str:
+    return f"{rate.hits:,} of {rate.of:,}"
