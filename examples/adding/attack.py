@@ -1,4 +1,4 @@
-"""An attack of your own is put together from parts; a new part is one small class.
+"""An attack of your own is put together from parts, of which a new one is a small class; or it is one method.
 
 dosimeter audit --attack examples/adding/attack.py:blurred:steps=300,radius=2
 """
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 
 import dosimeter as dm
+from dosimeter.attacks import Found
 from dosimeter.attacks.priors import Prior, View
+from dosimeter.types import Ended, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,19 @@ def blurred(*, steps: int = 500, weight: float = 1e-2, radius: int = 1) -> dm.Se
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ratio(dm.Attack):
+    """A first layer W x + b shows its input: the rows of its weight's gradient over the entries of its bias's."""
+
+    def solve(self, target, seen, *, seed, beat):
+        weight, bias = (gradient[0] for gradient in list(seen.gradient.values())[:2])  # (m, pixels), (m,)
+        inputs = (weight.T @ bias / bias.square().sum()).reshape(target.shape)
+        return Found(inputs * target.std + target.mean, 0.0, Ended(Outcome.NOT_DETERMINED))
+
+
 if __name__ == "__main__":
     victims = dm.pick(dm.load("mnist-5k", size=32), 2, seed=0)
     model = dm.models.build("cnn", shape=victims.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)
     print(dm.audit(model, victims, attack=blurred(steps=100)).summary())  # noqa: T201
+    model = dm.models.build("mlp", shape=victims.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)
+    print(dm.audit(model, victims, attack=Ratio()).summary())  # noqa: T201

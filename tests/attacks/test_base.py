@@ -53,7 +53,7 @@ def test_an_attack_is_one_method() -> None:
     assert (Grey().name, Grey().cost(target, 1), Grey().needs().labels) == ("grey", Cost(), False)
     assert torch.equal(Grey().blind()(target, [seen], seed=0).images[0, 0], target.mean.expand(1, 6, 6))
     result = dm.audit(target.model.float(), some(2), attack=Grey(), resources=ONE)
-    assert [record["stopped"] for record in result.records] == ["not determined"] * 2
+    assert [record.stopped for record in result.records] == ["not determined"] * 2
     with pytest.raises(SettingError, match="'grey' reads one update of each victim, got 2"):
         Grey()(target, [seen, seen], seed=0)
     with pytest.raises(NotImplementedError, match="Nothing must define solve"):

@@ -9,6 +9,7 @@ An honest network may throw too much away before its fully connected layers; a d
 not (see `dosimeter.servers`). Where every image has weights of its own, a batch is solved image by image.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dosimeter import checks, rng
+from dosimeter import checks, networks, rng
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.analytic.certificate import ROUNDING
 from dosimeter.attacks.analytic.first_layer import SEARCH, in_double
@@ -186,17 +187,9 @@ def mismatch(target: Target, images: Tensor, labels: Tensor, update: Gradient) -
 
 def inputs_of(model: nn.Module, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
     """What goes into these layers in one pass; a layer that is called twice or never is left out."""
-    calls: dict[str, list[Tensor]] = {name: [] for name in names}
-    hooks = [
-        model.get_submodule(name).register_forward_pre_hook(lambda _, inputs, name=name: calls[name].append(inputs[0]))
-        for name in names
-    ]
-    try:
-        model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return {name: found[0] for name, found in calls.items() if len(found) == 1}
+    calls = networks.watch(model, lambda: model(images), lambda name, _layer: name in names)
+    often = Counter(call.name for call in calls)
+    return {call.name: call.inputs for call in calls if often[call.name] == 1}
 
 
 def find_layers(target: Target, batch: int) -> list[Layer]:

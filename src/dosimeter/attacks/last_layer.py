@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dosimeter import networks
 from dosimeter.errors import SettingError
 from dosimeter.types import Observation, Target
 
@@ -41,26 +42,18 @@ def find_last_layer(target: Target) -> LastLayer:
     """The layer whose gradient tells the labels, or a refusal where none does."""
     if not target.classification:
         raise SettingError("Labels can be read off an update only under cross-entropy; grant the targets instead.")
-    calls: list[tuple[str, nn.Linear, Tensor]] = []
-    hooks = [
-        module.register_forward_hook(lambda layer, _i, output, name=name: calls.append((name, layer, output)))
-        for name, module in target.model.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
-    try:
-        with torch.no_grad():
-            output = target.model(torch.zeros(2, *target.shape).to(target.mean))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    last = next(((name, layer) for name, layer, out in calls if out is output), None)
+    with torch.no_grad():
+        outputs: list[Tensor] = []
+        blank = torch.zeros(2, *target.shape).to(target.mean)
+        calls = networks.watch(target.model, lambda: outputs.append(target.model(blank)), _is_linear)
+    last = next((call for call in calls if call.output is outputs[0]), None)
     if last is None:
         raise SettingError(
             f"Labels are read off a linear layer that gives the output, and this model does not end in a linear layer; "
             f"{GRANT}."
         )
-    name, layer = last
-    if sum(called is layer for _, called, _ in calls) > 1:
+    name, layer = last.name, last.layer
+    if sum(call.layer is layer for call in calls) > 1:
         raise SettingError(f"The last layer {name!r} is used more than once, so its gradient is a sum; {GRANT}.")
     trained = {id(p): key for key, p in target.model.named_parameters() if p.requires_grad}
     weight, bias = (trained.get(id(p)) for p in (layer.weight, layer.bias))
@@ -71,12 +64,16 @@ def find_last_layer(target: Target) -> LastLayer:
 
 def features(target: Target, layer: LastLayer, images: Tensor) -> Tensor:
     """(n, features): what goes into the last layer for images of the attacker's own, in float64."""
-    seen: list[Tensor] = []
-    hook = target.model.get_submodule(layer.path).register_forward_pre_hook(lambda _l, inputs: seen.append(inputs[0]))
     anything = torch.zeros(len(images), dtype=torch.long, device=images.device)
-    try:
-        with torch.no_grad():
-            target.objective(target.parameters, images, anything)
-    finally:
-        hook.remove()
-    return seen[0].double()
+    with torch.no_grad():
+        (call,) = networks.watch(
+            target.model,
+            lambda: target.objective(target.parameters, images, anything),
+            lambda name, _layer: name == layer.path,
+        )
+    found: Tensor = call.inputs.double()
+    return found
+
+
+def _is_linear(_name: str, layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Linear)

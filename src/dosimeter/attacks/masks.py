@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dosimeter import checks
+from dosimeter import checks, networks
 from dosimeter.errors import SettingError
 from dosimeter.types import Secretive, Target, call
 
@@ -155,18 +155,14 @@ class BeforeNoise(Mask):
 
 def _inputs(target: Target, rng: torch.Generator) -> dict[str, list[Tensor]]:
     """What goes into every layer with parameters of its own, for one image and one draw."""
-    seen: dict[str, list[Tensor]] = {}
-    hooks = [
-        layer.register_forward_pre_hook(lambda _l, inputs, path=path: seen.setdefault(path, []).append(inputs[0]))
-        for path, layer in target.model.named_modules()
-        if next(layer.parameters(recurse=False), None) is not None
-    ]
     image = torch.rand(1, *target.shape, generator=torch.Generator().manual_seed(0)).to(target.mean)
     drawn = {name: torch.randn(s.full_shape(1), generator=rng).to(image) for name, s in target.secrets.items()}
-    try:
-        with torch.no_grad():
-            call(target.model, drawn, image)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    seen: dict[str, list[Tensor]] = {}
+    with torch.no_grad():
+        for made in networks.watch(target.model, lambda: call(target.model, drawn, image), _has_parameters):
+            seen.setdefault(made.name, []).append(made.inputs)
     return seen
+
+
+def _has_parameters(_name: str, layer: nn.Module) -> bool:
+    return next(layer.parameters(recurse=False), None) is not None

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dosimeter import networks
 from dosimeter.errors import SettingError
 from dosimeter.types import Target
 
@@ -27,14 +28,6 @@ class FirstLayer(NamedTuple):
         return (inputs.reshape(self.scale.shape) - self.offset) / self.scale
 
 
-class _Call(NamedTuple):
-    """A layer with parameters of its own, in the order in which the model calls them."""
-
-    name: str
-    layer: nn.Module
-    inputs: object
-
-
 def in_double(target: Target) -> Target:
     """A private copy of the target in float64, where solving costs no digits."""
     model = copy.deepcopy(target.model).double()
@@ -44,10 +37,11 @@ def in_double(target: Target) -> Target:
 def find_first_layer(target: Target) -> FirstLayer | None:
     """The first layer with parameters; None where it is not fully connected, a refusal where it is and not solvable."""
     probes = probes_of(target)  # (3, C, H, W)
-    calls = _watch(target.model, probes)
+    with torch.no_grad():
+        calls = networks.watch(target.model, lambda: target.model(probes), _is_learned)
     if not calls or not isinstance(calls[0].layer, nn.Linear):
         return None
-    name, layer, inputs = calls[0]
+    name, layer, inputs, _ = calls[0]
     if not isinstance(inputs, Tensor) or inputs.numel() != probes.numel() or layer.in_features != prod(target.shape):
         raise SettingError(
             f"The first layer {name!r} sees parts of the image one by one ({layer.in_features} of "
@@ -74,20 +68,6 @@ def probes_of(target: Target) -> Tensor:
     return torch.stack([torch.zeros_like(mixed), torch.ones_like(mixed), mixed]).to(target.mean)
 
 
-def _watch(model: nn.Module, images: Tensor) -> list[_Call]:
-    """The layers that a forward pass calls. A module with layers inside is no layer, whatever else it holds."""
-    calls: list[_Call] = []
-    hooks = [
-        module.register_forward_pre_hook(
-            lambda layer, inputs, name=name: calls.append(_Call(name, layer, inputs[0] if inputs else None))
-        )
-        for name, module in model.named_modules()
-        if not list(module.children()) and list(module.parameters())
-    ]
-    try:
-        with torch.no_grad():
-            model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return calls
+def _is_learned(_name: str, module: nn.Module) -> bool:
+    """A module with layers inside is no layer, whatever else it holds."""
+    return not list(module.children()) and bool(list(module.parameters()))

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dosimeter import checks
-from dosimeter.attacks.generators.network import count_activations
+from dosimeter import checks, networks
 from dosimeter.attacks.spaces import Field, Space
 from dosimeter.attacks.starts import Start
 from dosimeter.errors import SettingError
@@ -59,7 +58,8 @@ class Latent(Space):
     def footprint(self, target: Target, batch: int, classes: int) -> int:
         network = copy.deepcopy(self.generator.network).to(target.mean).eval()
         latent = torch.zeros(1, self.generator.latent).to(target.mean)
-        return PASSES * batch * count_activations(network, lambda: network(latent))
+        with torch.no_grad():
+            return PASSES * batch * networks.activations(network, lambda: network(latent))
 
     def field(self, target: Target, batch: int, classes: int) -> "LatentField":
         self.check(target)

@@ -1,9 +1,7 @@
 """The network behind both generator attacks: from a vector of noise to an image."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 
 from dosimeter.errors import SettingError
@@ -61,24 +59,6 @@ def blocks_for(shape: Shape) -> int:
             "use an attack on the pixels."
         )
     return blocks
-
-
-def count_activations(network: nn.Module, run: Callable[[], object]) -> int:
-    """Numbers that the outputs of the network's layers hold after `run`."""
-    count = 0
-
-    def add(_module: object, _inputs: object, output: object) -> None:
-        nonlocal count
-        count += output.numel() if isinstance(output, Tensor) else 0
-
-    hooks = [layer.register_forward_hook(add) for layer in network.modules() if not list(layer.children())]
-    try:
-        with torch.no_grad():
-            run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return count
 
 
 def _block(before: int, after: int, *, tracked: bool) -> nn.Sequential:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from dosimeter import checks
+from dosimeter import checks, networks
 from dosimeter import rng as streams
-from dosimeter.attacks.generators.network import Network, blocks_for, count_activations
+from dosimeter.attacks.generators.network import Network, blocks_for
 from dosimeter.attacks.spaces import Field, Space
 from dosimeter.attacks.starts import Start
 from dosimeter.types import Target
@@ -76,7 +76,8 @@ class WeightField(Field):
         """Numbers that one candidate's images leave in the layers."""
         row = torch.zeros(1, self.size).to(self._target.mean)
         parameters = {name: value[0] for name, value in self._parameters(row, "image").items()}
-        return count_activations(self._net["image"], lambda: self._image(parameters))
+        with torch.no_grad():
+            return networks.activations(self._net["image"], lambda: self._image(parameters))
 
     def draw(self, start: Start, rng: torch.Generator) -> Tensor:
         drawn = start.draw((1, self.size), rng, self._target.mean.dtype)[0]
