@@ -120,6 +120,22 @@ class Step(Protocol):
     def __call__(self, target: "Target", parameters: Gradient, images: Tensor, labels: Tensor) -> Gradient: ...
 
 
+class Held(NamedTuple):
+    """What a step keeps in memory until it is differentiated."""
+
+    steps: int  # of local training
+    images: int  # of one of them
+    weights: float  # copies of all weights that one of them keeps
+    state: int  # copies of all weights that are enough to go on from one of them
+
+
+@runtime_checkable
+class Measured(Step, Protocol):
+    """A step that says what it takes; of any other it is guessed."""
+
+    def holds(self, images: int) -> Held: ...
+
+
 @runtime_checkable
 class Untold(Step, Protocol):
     """Local training as an attacker knows it who was not told all of it; None stands for what it has to guess."""
@@ -168,6 +184,7 @@ class Target:
     std: Tensor  # (C, 1, 1), what it divides by
     classification: bool = True
     step: Step | None = None  # how the client turns a batch into an update; None is one gradient
+    stretch: int | None = None  # local steps whose insides are in memory at once; None is all of them
     compiled: bool = False  # run straight networks through torch.compile
     way: Way | None = None  # how gradients are compared, where it must be a certain one; the fastest by default
     statistics: Statistics = field(default_factory=dict)  # what batch norms use, where they are given

@@ -299,3 +299,65 @@ def test_an_attacker_who_is_not_told_holds_nothing_of_it() -> None:
 def test_a_bound_that_cannot_be_is_refused(bound: float) -> None:
     with pytest.raises(SettingError, match="bound above 0"):
         clients.ClippedGradient(bound=bound)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "nesterov", "adam with settings"])
+@pytest.mark.parametrize("stretch", [1, 3, 7])
+def test_steps_that_are_computed_again_have_the_slopes_of_those_that_are_kept(rule: str, stretch: int) -> None:
+    step = clients.LocalTraining(steps=7, lr=0.1, batch_size=4, optimiser=RULES[rule][0])
+    kept = target(step)
+    images, labels = private()
+    x = torch.stack([images, images.flip(0)]).requires_grad_()  # two candidates
+    far = {name: torch.randn(2, *p.shape, dtype=p.dtype) for name, p in kept.parameters.items()}
+
+    def slope(task: Target, update: Callable[..., Any]) -> tuple[Mapping[str, Tensor], Tensor]:
+        found = update(partial(step, task, task.parameters))
+        return found, torch.autograd.grad(sum((found[n] * far[n]).sum() for n in found), x)[0]
+
+    def alone(take: Callable[..., Any]) -> Any:
+        each = [take(one, labels) for one in x]
+        return {name: torch.stack([update[name] for update in each]) for name in far}
+
+    (wanted, wanted_slope), again = slope(kept, alone), replace(kept, stretch=stretch)
+    for update in (alone, lambda take: torch.func.vmap(take, in_dims=(0, None))(x, labels)):
+        found, found_slope = slope(again, update)
+        assert all(torch.allclose(found[n], wanted[n], rtol=1e-12, atol=1e-14) for n in far)
+        assert torch.allclose(found_slope, wanted_slope, rtol=1e-10, atol=1e-13)
+    if stretch == 3:  # finite differences, in some pixels
+
+        def moved(row: Tensor) -> Tensor:
+            whole = torch.cat([row, images[:, :, 1:]], 2)
+            return step(again, again.parameters, whole, labels)["0.bias"]
+
+        assert torch.autograd.gradcheck(moved, images[:, :, :1].clone().requires_grad_())
+
+
+class Drawn(nn.Module):
+    """Multiplies by what a client drew."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("drawn", torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.drawn
+
+
+def test_a_shuffled_order_and_a_clients_draws_survive_being_computed_again() -> None:
+    """Both reach the steps from outside: the order as it is, draws differentiably."""
+    step = clients.LocalTraining(epochs=2, lr=0.1, batch_size=2, shuffle=True)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), Drawn(36), nn.Linear(36, 4)).double()
+    task = Target(model, F.cross_entropy, (1, 6, 6), torch.zeros(1, 1, 1), torch.ones(1, 1, 1), step=step)
+    ordered = step.shuffled(BATCH, rng.stream(0, "order"))
+    batch = private()
+    u = torch.rand(3, 36, dtype=torch.float64, requires_grad=True)
+
+    def slope(task: Target) -> Tensor:
+        def take(drawn: Tensor) -> Any:
+            return ordered(replace(task, drawn={"1.drawn": drawn}), task.parameters, *batch)
+
+        return torch.autograd.grad(torch.func.vmap(take)(u)["2.weight"].square().sum(), u)[0]
+
+    assert slope(task).abs().sum() > 0
+    assert torch.allclose(slope(replace(task, stretch=2)), slope(task), rtol=1e-10)

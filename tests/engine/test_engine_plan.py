@@ -61,7 +61,7 @@ def test_more_restarts_images_and_local_training_take_more_memory() -> None:
 
 def test_a_victim_that_does_not_fit_is_refused_with_both_sizes() -> None:
     with pytest.raises(SettingError, match=r"with 7 restart.*needs about .* GiB, more than the budget of .* GiB"):
-        engine.plan(network(), victims=1, batch=1, restarts=7, budget=100)
+        engine.plan(network(), victims=1, batch=1, restarts=7, together=True, budget=100)
 
 
 def test_planning_leaves_no_hook_behind() -> None:

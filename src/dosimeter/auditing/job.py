@@ -69,7 +69,9 @@ class Job:
         # Updates of the same client stay together.
         tied = audit.updates.same_client
         self.plan = plan._replace(victims=max(tied, plan.victims - plan.victims % tied))
-        self.attacker = replace(self.attacker, attack=attack.at_most(plan.restarts))
+        self.client = replace(self.client, target=replace(target, stretch=plan.stretch))
+        simulated = replace(self.attacker.target, stretch=plan.stretch)
+        self.attacker = replace(self.attacker, target=simulated, attack=attack.at_most(plan.restarts))
         self.cost = self.attacker.attack.cost(known, victims.batch)
 
     @property

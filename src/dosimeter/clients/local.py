@@ -15,8 +15,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dosimeter import checks, trees
 from dosimeter.clients import optimisers
+from dosimeter.clients.recompute import recomputed
 from dosimeter.errors import SettingError
-from dosimeter.types import Gradient, Secrets, Step, Target
+from dosimeter.types import Gradient, Held, Secrets, Step, Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,10 @@ class LocalTraining:
         assert self.epochs is not None
         return self.epochs * self._batches(images)
 
+    def holds(self, images: int) -> Held:
+        kept, state = self.optimiser.copies
+        return Held(self.count(images), min(self.batch_size or images, images), kept, 1 + state)
+
     def shuffled(self, images: int, rng: torch.Generator) -> Step:
         """The training of one client that has drawn its orders, one for every epoch that it begins."""
         epochs = -(-self.count(images) // self._batches(images))
@@ -81,20 +86,34 @@ class LocalTraining:
     def _train(
         self, orders: Sequence[Tensor], target: Target, parameters: Gradient, images: Tensor, labels: Tensor
     ) -> Gradient:
-        size, batches = self.batch_size or len(images), self._batches(len(images))
-        x, y, state = images, labels, self.optimiser.init(parameters)
         # The sum of the moves rather than the difference of the weights, which would lose digits at small rates.
         total = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        for step in range(self.count(len(images))):
+        so_far = (total, self.optimiser.init(parameters))
+        given = (dict(parameters), dict(target.statistics), dict(target.drawn), images, labels)
+        steps = self.count(len(images))
+        stretch = target.stretch or steps
+        for first in range(0, steps, stretch):
+            walk = partial(self._walk, target, orders, range(first, min(first + stretch, steps)))
+            so_far = walk(so_far, given) if stretch >= steps else recomputed(walk, so_far, given)
+        return so_far[0]
+
+    def _walk(
+        self, target: Target, orders: Sequence[Tensor], steps: range, so_far: tuple[Any, Any], given: tuple[Any, ...]
+    ) -> tuple[Any, Any]:
+        """Some of the steps, as a function of the moves so far, the state and all that candidates differ in."""
+        (total, state), (parameters, statistics, drawn, images, labels) = so_far, given
+        objective = replace(target, statistics=statistics, drawn=drawn).objective
+        size, batches = self.batch_size or len(images), self._batches(len(images))
+        for step in steps:
             epoch, place = divmod(step, batches)
-            if orders and place == 0:
-                x, y = (t[orders[epoch].to(t.device)] for t in (images, labels))
-            part = slice(place * size, (place + 1) * size)
+            part: slice | Tensor = slice(place * size, (place + 1) * size)
+            if orders:
+                part = orders[epoch].to(images.device)[part]
             now = {name: value - self.lr * total[name] for name, value in parameters.items()}
-            slope = grad(target.objective)(now, x[part], y[part])
-            move, state = self.optimiser.move(slope, now, state)
+            slope = grad(objective)(now, images[part], labels[part])
+            move, state = self.optimiser.move(slope, now, state, step + 1)
             total = {name: value + move[name] for name, value in total.items()}
-        return total
+        return total, state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +150,9 @@ class ClippedGradient:
 
     def __post_init__(self) -> None:
         checks.positive("Clipping", "a bound", self.bound)
+
+    def holds(self, images: int) -> Held:
+        return Held(1, images, 3.5 * images, 1)  # every image's own gradient, written out
 
     def __call__(self, target: Target, parameters: Gradient, images: Tensor, labels: Tensor) -> Gradient:
         if any(isinstance(m, _BatchNorm) and m.running_mean is None for m in target.model.modules()):

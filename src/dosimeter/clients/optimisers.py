@@ -19,14 +19,20 @@ S = TypeVar("S")
 
 
 class Optimiser(Protocol[S]):
-    """A rule with a state of its own, such as a momentum."""
+    """A rule with a state of its own, such as a momentum: a tree of tensors."""
+
+    @property
+    def copies(self) -> tuple[float, int]:
+        """How often all weights are held, by a step that is to be differentiated and by the state."""
+        ...
 
     def init(self, parameters: Gradient) -> S:
         """The state before the first step."""
         ...
 
-    def move(self, slope: Gradient, parameters: Gradient, state: S) -> tuple[Gradient, S]:
-        """Where to go from the parameters at which the loss has this slope, and the state after it."""
+    def move(self, slope: Gradient, parameters: Gradient, state: S, step: int) -> tuple[Gradient, S]:
+        """Where to go from the parameters at which the loss has this slope, in the first step or a later one, and the
+        state after it."""
         ...
 
 
@@ -44,10 +50,14 @@ class SGD:
         if self.nesterov and not self.momentum:
             raise SettingError("Nesterov's step needs a momentum above 0; give one or leave nesterov out.")
 
-    def init(self, parameters: Gradient) -> Gradient:
-        return {name: torch.zeros_like(value) for name, value in parameters.items()}
+    @property
+    def copies(self) -> tuple[float, int]:
+        return 2, bool(self.momentum)
 
-    def move(self, slope: Gradient, parameters: Gradient, state: Gradient) -> tuple[Gradient, Gradient]:
+    def init(self, parameters: Gradient) -> Gradient:
+        return {name: torch.zeros_like(value) for name, value in parameters.items()} if self.momentum else {}
+
+    def move(self, slope: Gradient, parameters: Gradient, state: Gradient, step: int) -> tuple[Gradient, Gradient]:
         slope = _decayed(slope, parameters, self.weight_decay)
         if not self.momentum:
             return slope, state
@@ -60,7 +70,6 @@ class SGD:
 class _Moments(NamedTuple):
     first: Gradient
     second: Gradient
-    steps: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,18 +90,21 @@ class Adam:
         checks.at_least("Local training", "a weight decay", self.weight_decay, 0)
         checks.positive("Local training", "an eps", self.eps)
 
+    @property
+    def copies(self) -> tuple[float, int]:
+        return 12, 2  # roots and quotients keep what they were made of
+
     def init(self, parameters: Gradient) -> _Moments:
         zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        return _Moments(zeros, zeros, 0)
+        return _Moments(zeros, zeros)
 
-    def move(self, slope: Gradient, parameters: Gradient, state: _Moments) -> tuple[Gradient, _Moments]:
+    def move(self, slope: Gradient, parameters: Gradient, state: _Moments, step: int) -> tuple[Gradient, _Moments]:
         slope = _decayed(slope, parameters, self.weight_decay)
-        steps = state.steps + 1
         first = {name: self.beta1 * state.first[name] + (1 - self.beta1) * g for name, g in slope.items()}
         second = {name: self.beta2 * state.second[name] + (1 - self.beta2) * g.square() for name, g in slope.items()}
-        short, long = 1 - self.beta1**steps, math.sqrt(1 - self.beta2**steps)
+        short, long = 1 - self.beta1**step, math.sqrt(1 - self.beta2**step)
         moves = {name: m / short / (_root(second[name]) / long + self.eps) for name, m in first.items()}
-        return moves, _Moments(first, second, steps)
+        return moves, _Moments(first, second)
 
 
 def _root(v: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dosimeter.engine.chain import Chain, NotStraight
 from dosimeter.engine.contract import Contraction, Vectors, entry_losses
 from dosimeter.engine.layers import Part, Vector
+from dosimeter.engine.memory import TRIED
 from dosimeter.engine.tape import Tape
 from dosimeter.engine.threads import twice_differentiable
 from dosimeter.errors import ModelError
@@ -187,10 +188,10 @@ class Matcher:
         x, y, u = self._trial(images, labels, secrets)
         first = torch.zeros(len(x), dtype=torch.long, device=images.device)
         try:
-            alone = self._slope(lambda x: self._written_out(self._one_by_one(x, y, first, u), first), x)
+            alone = self._alone(x, y, u)
         except RuntimeError as error:
             raise ModelError(f"The model cannot be differentiated twice: {_first_line(error)}.") from error
-        if not _agree(self._slope(lambda x: self._written_out(self._one_by_one(x, y, first, u), first), x), alone):
+        if not _agree(self._alone(x, y, u), alone):
             raise ModelError(
                 "Two simulations of the same step differ: the model or loss draws random numbers. "
                 "An attack needs a deterministic model; take the randomness out of it or express it as a defense."
@@ -216,17 +217,23 @@ class Matcher:
         self.way, self.why = "one by one", "; ".join(reasons)
 
     def _trial(self, images: Tensor, labels: Tensor, secrets: Secrets) -> tuple[Tensor, Tensor, Secrets]:
-        """The first candidate, and where the model stays finite on them also two of noise, all with its labels."""
-        noise = torch.randn(2, *images.shape[1:], generator=stream(0, "trial"), dtype=images.dtype).to(images.device)
+        """The first candidate, and where the model stays finite on them also two of noise, all with its labels.
+
+        Where clients train it is one of noise: several steps of several candidates take time and memory.
+        """
+        count = 3 if self._target.step is None else TRIED
+        shape = (count - 1, *images.shape[1:])
+        noise = torch.randn(shape, generator=stream(0, "trial"), dtype=images.dtype).to(images.device)
         if self._statistics:  # of one batch: on images that have nothing to do with it deep networks overflow
             noise = images[:1].detach() + 1e-4 * noise
         x = torch.cat([images[:1].detach(), noise])
-        y = labels[:1].expand(3, *labels.shape[1:])
+        y = labels[:1].expand(count, *labels.shape[1:])
         u = {
-            name: value[:1].detach() * torch.tensor([1.0, 0.5, -1.0]).to(value).view(-1, *[1] * (value.ndim - 1))
+            name: value[:1].detach()
+            * torch.tensor([1.0, 0.5, -1.0][:count]).to(value).view(-1, *[1] * (value.ndim - 1))
             for name, value in secrets.items()
         }
-        updates = self._one_by_one(x, y, torch.zeros(3, dtype=torch.long, device=x.device), u)
+        updates = self._one_by_one(x, y, torch.zeros(count, dtype=torch.long, device=x.device), u)
         finite = torch.stack([flat(u.detach()).isfinite().all(1) for u in updates.values()]).all(0)
         finite[0] = True
         return x[finite], y[finite], {name: value[finite] for name, value in u.items()}
@@ -289,6 +296,20 @@ class Matcher:
             # In torch 2.13, by a thousandth or more: too little for a trial in float32 to find out.
             raise NotStraight("torch's second derivative of batch norm by the batch is wrong under vmap")
         return lambda x: self._written_out(self._together(x, y, first, u), first)
+
+    def _alone(self, x: Tensor, y: Tensor, u: Secrets) -> tuple[Products, Tensor]:
+        """The plain way, one candidate after another, so that only one of them is in memory."""
+        first = torch.zeros(1, dtype=torch.long, device=x.device)
+
+        def slope(n: int) -> tuple[Products, Tensor]:
+            labels, secrets = rows((y, dict(u)), first + n)
+            return self._slope(
+                lambda x: self._written_out(self._one_by_one(x, labels, first, secrets), first), x[n, None]
+            )
+
+        found = [slope(n) for n in range(len(x))]
+        products = (torch.cat(columns) for columns in zip(*(products for products, _ in found), strict=True))
+        return Products(*products), torch.cat([slope for _, slope in found])
 
     def _slope(self, products: Callable[[Tensor], Products], x: Tensor) -> tuple[Products, Tensor]:
         """Products and the slope of a mixture of them."""

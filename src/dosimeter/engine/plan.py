@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dosimeter.engine.memory import TRIED, training
 from dosimeter.errors import SettingError
-from dosimeter.types import Target
+from dosimeter.types import Measured, Target
 
 DEFAULT_BUDGET = 4 * 2**30  # bytes
 TILE = 4 * 2**20  # bytes of activations that a tile should have about, so that caches hold a good part of them
@@ -21,12 +22,14 @@ MOST, LEAST = 64, 4  # candidates of a tile
 
 
 class Plan(NamedTuple):
-    """Victims of a tile, tiles at once, the memory that these are expected to take, and restarts side by side."""
+    """Victims of a tile, tiles at once, the memory that these are expected to take, restarts side by side, and local
+    steps that are held at once (`Target.stretch`)."""
 
     victims: int
     workers: int
     bytes: int
     restarts: int
+    stretch: int | None
 
 
 def plan(
@@ -46,8 +49,7 @@ def plan(
 
     A candidate holds its activations about twelve times over both passes, windows of convolutions included. An
     observation is held as seen and, but for the matrices of linear layers under a single image, once more in the order
-    in which it is compared; local training writes gradients out and keeps all of its passes. Restarts that do not fit
-    run in turn.
+    in which it is compared. Of local training see `training`. Restarts that do not fit run in turn.
 
     Args:
         restarts: searches of a victim.
@@ -60,26 +62,31 @@ def plan(
     weights = sum(p.numel() for p in target.parameters.values())
     active = batch * _activations(target)
     once = sum(p.numel() for p in target.parameters.values() if p.ndim == 2 and batch == 1 and not target.step)
-    step = 12 * active + (4 * weights if target.step else 0)
-    one, held = size * candidates * (passes * step + extra), size * (2 * weights - once)
+    step, stretch, least = passes * (12 * active + (4 * weights if target.step else 0)), None, 1
+    if isinstance(target.step, Measured):
+        room, least = budget // size - 2 * weights, TRIED
+        at_once = max(least, candidates * (restarts if together else 1))
+        step, stretch = training(target, target.step.holds(batch), weights, passes, room // at_once)
+    one, held = size * candidates * (step + extra), size * (2 * weights - once)
     if not together:
         restarts = max(1, min(restarts, (budget - held) // one))
     each = restarts * one + held
+    most = max(restarts, least / candidates) * one + held
     cores = 1 if target.mean.device.type != "cpu" else max(1, workers or os.cpu_count() or 1)
-    if each > budget:
+    if most > budget:
         apart = "" if not together else ", which are compared with each other and run together,"
         raise SettingError(
-            f"One victim with {restarts} restart(s){apart} needs about {each / 2**30:.2f} GiB, more than the budget of "
+            f"One victim with {restarts} restart(s){apart} needs about {most / 2**30:.2f} GiB, more than the budget of "
             f"{budget / 2**30:.2f} GiB; raise the budget or lower {'restarts or ' if restarts > 1 else ''}batch."
         )
     fitting = max(1, min(MOST, max(LEAST, TILE // (size * active))) // (restarts * candidates))
     if target.mean.device.type != "cpu":
         fitting = victims  # a GPU wants all that memory allows
-    cores = min(cores, victims, budget // each)
+    cores = min(cores, victims, int(budget // most))
     tiles = -(-victims // min(fitting, budget // (each * cores)))
     tile = -(-victims // (-(-tiles // cores) * cores))  # as many rounds as are needed, all workers busy in each
     at_once = min(cores, -(-victims // tile))
-    return Plan(tile, at_once, at_once * tile * each, restarts)
+    return Plan(tile, at_once, at_once * max(tile * each, round(most)), restarts, stretch)
 
 
 def _activations(target: Target) -> int:
