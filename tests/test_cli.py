@@ -21,6 +21,8 @@ from dosimeter import clients, data, defenses, models, servers
 from dosimeter.attacks import presets
 from dosimeter.attacks.analytic import Analytic
 from dosimeter.cli import app, main
+from dosimeter.cli.catalogues import written
+from dosimeter.cli.lists import LISTS
 from dosimeter.store import read_run
 from machine import full_disk
 
@@ -259,12 +261,34 @@ def test_clients_may_train_locally_and_the_attacker_may_have_to_guess_how(here: 
     assert document["scores"]["trained"]["of"] == 2
 
 
-@pytest.mark.parametrize("kind", ["models", "data", "attacks", "defenses", "steps", "servers"])
+LISTED = {"models": "cnn", "data": "mnist-5k", "attacks": "ig-cvb", "defenses": "noise", "steps": "local"}
+LISTED |= {"servers": "permuted-rows", "protocols": "fedsgd", "studies": "densities"}
+
+
+@pytest.mark.parametrize("kind", LISTED)
 def test_lists_show_what_goes_by_name(here: Path, kind: str) -> None:
     code, out, _ = call("list", kind)
     assert code == 0
-    named = {"models": "cnn", "data": "mnist-5k", "attacks": "ig-cvb", "defenses": "noise", "steps": "local"}
-    assert {**named, "servers": "permuted-rows"}[kind] in out
+    assert LISTED[kind] in out
+
+
+def test_the_file_of_the_lists_says_what_the_parts_say() -> None:
+    assert LISTS.read_text() == written(), "run python -m dosimeter.cli.catalogues"
+
+
+def test_help_version_and_lists_do_not_import_torch() -> None:
+    program = """
+import sys
+from typer.testing import CliRunner
+from dosimeter.cli import app
+for words in ("--help", "--version", "audit --help", "captured --help", "bench --help", *sys.argv[1:]):
+    found = CliRunner().invoke(app, words.split())
+    assert found.exit_code == 0, found.output
+    assert "torch" not in sys.modules, words
+"""
+    lists = [f"list {kind}" for kind in LISTED]
+    done = subprocess.run([sys.executable, "-c", program, *lists], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 PARTS = {"attacks": presets.BY_NAME, "defenses": defenses.BY_NAME, "steps": clients.BY_NAME, "servers": servers.BY_NAME}
@@ -672,3 +696,69 @@ def test_a_client_checks_what_it_was_sent(here: Path) -> None:
     code, _, err = call("check")
     assert code == 2
     assert "nothing to check" in err
+
+
+def test_a_run_can_be_done_again_by_its_file(here: Path) -> None:
+    words = ("--defense", "noise:sigma=0.01", "--metric", "m.py:FAR", "--batch-norm", "running", "--indices", "3+17")
+    (here / "m.py").write_text(
+        "import dosimeter as dm\nFAR = dm.Metric(name='far', function=lambda a, b: (a - b).abs().flatten(1).mean(1),"
+        " higher=False)\n"
+    )
+    code, _, err = call(*QUICK, *words, "--seed", "3", "--out", "a")
+    assert code == 0, err
+    text = (here / "a" / "run.toml").read_text()
+    assert text.startswith('command = "audit"\n')
+    assert 'indices = "3+17"\n' in text
+    assert "# threshold = 0.5\n" in text
+    assert "out" not in {line.partition(" ")[0] for line in text.splitlines()}
+    code, _, err = call("audit", "--config", "a/run.toml", "--out", "b")
+    assert code == 0, err
+    assert (here / "a" / "records.json").read_bytes() == (here / "b" / "records.json").read_bytes()
+    assert [record["index"] for record in json.loads((here / "b" / "records.json").read_text())["records"]] == [3, 17]
+    assert call("audit", "--config", "a/run.toml", "--out", "b", "--overwrite", "--seed", "4")[0] == 0
+    assert "seed = 4\n" in (here / "b" / "run.toml").read_text()  # the command line wins
+    assert call(*QUICK, "--attack", "auto", "--out", "p")[0] == 0
+    assert 'attack = "auto"\n' in (here / "p" / "run.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("victim = 3", "Unknown option in run.toml 'victim'; expected one of attack"),
+        ("batch_norm = 'batch'", "Did you mean 'batch-norm'?"),
+        ("out = 'x'", "Unknown option in run.toml 'out'"),
+        ("[victims]\na = 1", "got a table; write victims = ..."),
+        ("victims = ", "Expected a TOML file of options, but 'run.toml'"),
+        ("command = 'train'", "is of dosimeter train, not of dosimeter audit"),
+        ("attack = 'gi'", "Unknown attack 'gi'"),
+    ],
+)
+def test_a_file_of_options_that_is_wrong_is_refused_in_one_line(here: Path, text: str, says: str) -> None:
+    (here / "run.toml").write_text(text)
+    code, out, err = call("audit", "--config", "run.toml")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+    assert sorted(p.name for p in here.iterdir()) == ["mine.py", "run.toml"]
+
+
+def test_what_moved_is_refused_with_its_new_name(here: Path) -> None:
+    for option in ("--update", "--after"):
+        code, _, err = call("audit", option, "u.safetensors", "--weights", "w.safetensors")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "dosimeter captured" in err
+
+
+def test_victims_may_be_named(here: Path) -> None:
+    code, out, err = call(*QUICK, "--indices", "5+6+7+8", "--batch", "2", "--json")
+    assert code == 0, err
+    assert json.loads(out)["ids"] == ["train:5+6", "train:7+8"]
+    for words, says in (
+        (("--indices", "5+6+7", "--batch", "2"), "Expected --indices of whole updates, 2 images each, got 3"),
+        (("--indices", "5+6+7"), "The indices name 3 batches of 1, not 2"),
+        (("--indices", "5+x"), "expects a whole number"),
+        (("--indices", "5+5"), "more than once"),
+        (("--indices", "5+6", "--distinct"), "leave one out"),
+    ):
+        code, _, err = call(*QUICK, *words)
+        assert code == 2
+        assert says in err

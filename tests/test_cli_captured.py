@@ -1,4 +1,4 @@
-"""`dosimeter audit --update` as a person or a script meets it."""
+"""`dosimeter captured` as a person or a script meets it."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ def call(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, " ".join(result.stderr.split())
 
 
-SOLVE = ("audit", "--model", "mine.py:make", "--weights", "before.safetensors", "--attack", "analytic")
+SOLVE = ("captured", "--model", "mine.py:make", "--weights", "before.safetensors", "--attack", "analytic")
 UPDATE = ("--update", "update.safetensors")
 DATA = ("--data", "mnist-5k")
 NO_DATA = ("--shape", "1,28,28", "--out", "run")
@@ -163,7 +163,7 @@ def test_shadows_have_the_noise_of_what_was_sent(
 
 
 def test_a_search_without_labels_and_a_folder_of_its_own(here: Path) -> None:
-    words = ("audit", "--model", "mine.py:make", "--weights", "before.safetensors", "--update", "update.safetensors")
+    words = ("captured", "--model", "mine.py:make", "--weights", "before.safetensors", "--update", "update.safetensors")
     code, out, err = call(*words, *DATA, "--steps", "5", "--shadows", "2")
     assert code == 0, err
     assert "On 2 updates of other images" in " ".join(out.replace("│", "").split())
@@ -198,10 +198,10 @@ def test_a_page_that_fails_leaves_the_run(here: Path) -> None:
 def test_a_model_of_the_list_takes_its_form_from_data(here: Path) -> None:
     from dosimeter import task
 
-    model = task.load_model("lenet:width=2", "mnist-5k", seed=3).model
+    model = task.load_task("lenet:width=2", "mnist-5k", seed=3).model
     save_file(model.state_dict(), "lenet.safetensors")
     save_file({name: torch.full_like(p, 0.01) for name, p in model.named_parameters()}, "flat.safetensors")
-    words = ("audit", "--model", "lenet:width=2", "--weights", "lenet.safetensors", "--update", "flat.safetensors")
+    words = ("captured", "--model", "lenet:width=2", "--weights", "lenet.safetensors", "--update", "flat.safetensors")
     code, _, err = call(*words, "--steps", "3", "--shadows", "0", "--out", "run")
     assert code == 0, err
     code, _, err = call(*words, "--shape", "1,28,28")
@@ -254,8 +254,6 @@ BAD = [
     ((*UPDATE, "--attack", "auto"), "--attack auto ranks attacks"),
     ((*UPDATE, "--attack", "ig", "--batch", "0"), "at least 1"),
     ((*UPDATE, "--batch", "2"), "--batch 1"),
-    ((*UPDATE, "--victims", "3", "--fail-above", "0.5"), "no use for --victims, --fail-above"),
-    ((*UPDATE, "--server", "honest"), "no use for --server"),
     ((*UPDATE, "--decoys", "3"), "no use for --decoys; give --truth"),
     ((*UPDATE, "--batch-norm", "sent"), "dosimeter.captured"),
     ((*UPDATE, "--labels", "1,2"), "Expected a label for each of the 1 image(s)"),
@@ -291,7 +289,7 @@ def test_bad_input_gets_one_line_and_leaves_nothing(here: Path, words: tuple[str
 
 
 def test_what_needs_data_is_refused_without_a_shape_too(here: Path) -> None:
-    plain = ("audit", "--model", "mine.py:make", *UPDATE)
+    plain = ("captured", "--model", "mine.py:make", *UPDATE)
     code, _, err = call(*plain)
     assert code == 2
     assert "give them with --weights" in err

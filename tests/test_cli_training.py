@@ -339,3 +339,58 @@ def test_a_defense_of_ones_own_that_changed_is_compared_anew(here: Path) -> None
     found = json.loads((here / "run" / "compare.json").read_text())["found"]
     assert len(found) == 2
     assert len({balance["ssim"] for balance in found.values()}) == 2
+
+
+OTHER = """
+def mirrored(output, labels):
+    return nn.functional.cross_entropy(-output, labels)
+
+def wide():
+    return nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(200, 3))
+"""
+
+
+@pytest.mark.parametrize("words", KEEPING)
+def test_every_training_takes_the_options_of_an_audit_and_can_be_done_again(here: Path, words: str) -> None:
+    (here / "mine.py").write_text(MODEL + OTHER)
+    command, *rest = words.split()
+    form = ("--model", "mine.py:wide", "--data", "rows.npz", "--size", "12", "--channels", "3")
+    form = (*form, "--loss", "mine.py:mirrored")
+    if command != "train":
+        form = (*form, "--split", "test", "--indices", "2", "--batch-norm", "batch")
+    code, out, err = call(command, *rest, *form, "--dry-run")
+    assert code == 0, err
+    assert "Dry run" in out
+    assert sorted(path.name for path in here.iterdir()) == ["mine.py", "rows.npz"]
+    code, _, err = call(command, *rest, *form, "--out", "run")
+    assert code == 0, err
+    code, out, err = call(command, "--config", "run/run.toml", "--out", "run", "--json")  # answered from what is kept
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["command"] == command
+    figures = {"train": "trainings", "follow": "points", "compare": "balances", "calibrate": "balance"}
+    assert document[figures[command]]
+    if command == "follow":
+        assert [image["index"] for point in document["points"] for image in point["images"]] == [2, 2]
+
+
+def test_training_begins_from_weights_and_learns_by_its_loss(here: Path) -> None:
+    (here / "mine.py").write_text(MODEL + OTHER)
+    plain = ("train", *TASK, "--protocol", "ppp:rounds=3,clients=3,lr=0.05", "--json")
+    code, out, err = call(*plain, "--out", "plain")
+    assert code == 0, err
+    first = json.loads(out)["trainings"]["0"]
+    weights = ("--weights", "plain/seed-0/model.safetensors")
+    more = json.loads(call(*plain, *weights, "--out", "more")[1])["trainings"]["0"]
+    assert more[0]["train_loss"] < first[0]["train_loss"]
+    other = json.loads(call(*plain, "--loss", "mine.py:mirrored", "--out", "other")[1])["trainings"]["0"]
+    assert other[-1]["accuracy"] < first[-1]["accuracy"]
+
+
+@pytest.mark.parametrize("option", ["--split", "--indices", "--batch-norm"])
+def test_training_refuses_what_speaks_of_victims(here: Path, option: str) -> None:
+    value = {"--split": "test", "--indices": "1", "--batch-norm": "batch"}[option]
+    code, _, err = call("train", *TASK, option, value)
+    assert code == 2
+    assert f"Training attacks nobody and has no use for {option}; leave that out." in err
+    assert not (here / "runs").exists()

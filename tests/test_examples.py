@@ -37,6 +37,34 @@ def test_what_the_documents_show_in_python_runs(page: str, tmp_path: Path, monke
         exec(compile(snippet, page, "exec"), {"__name__": "snippet"})
 
 
+def test_the_page_on_flower_runs_from_its_first_line_to_its_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flwr.app import ArrayRecord, Context
+    from flwr.serverapp import Grid, ServerApp
+
+    from dosimeter.flower import run_here
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples" / "flower_quickstart")
+    from quickstart.client_app import app as client  # type: ignore[import-not-found]
+    from quickstart.task import make  # type: ignore[import-not-found]
+
+    keeping, attacking, defending = snippets("docs/flower.md")
+    held = {"make_model": make}
+    exec(compile(keeping, "flower.md", "exec"), held)
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        held["strategy"].start(grid, ArrayRecord(make().state_dict()), num_rounds=1)
+
+    run_here(server, client, nodes=2, config={"images": 1, "rate": 0.1})
+    exec(compile(attacking.replace("steps=400", "steps=2"), "flower.md", "exec"), held)
+    exec(compile(defending, "flower.md", "exec"), held)
+    assert capsys.readouterr().out.count("torch.Size([1, 1, 1, 28, 28])") == 2
+
+
 def test_commands_in_the_documents_name_options_that_exist() -> None:
     from typer.main import get_command
 
@@ -45,7 +73,8 @@ def test_commands_in_the_documents_name_options_that_exist() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for name, rest in re.findall(
-            r"dosimeter (audit|check|list|bench)\b([^\n`]*(?:\\\n[^\n`]*)*)", page.read_text()
+            r"dosimeter (audit|captured|train|follow|compare|calibrate|check|list|bench)\b([^\n`]*(?:\\\n[^\n`]*)*)",
+            page.read_text(),
         ):
             command = commands[name]
             if name == "bench":

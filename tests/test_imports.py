@@ -15,6 +15,7 @@ VOCABULARY = {
     "errors",
     "files",
     "fingerprint",
+    "lazy",
     "plain",
     "progress",
     "rng",

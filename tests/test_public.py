@@ -1,27 +1,36 @@
 """The public surface."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
+import subprocess
+import sys
 import types
+from pathlib import Path
+
+import pytest
 
 import dosimeter
+from dosimeter import data
 
 MOST = 12
 SETTINGS = {"bayes", "inverting_gradients"}
 """Presets, whose parameters are the settings of an attack by name, `ig:tv=0.01`."""
 
 
-def test_exports_are_exactly_what_all_says() -> None:
-    public = {
-        name
-        for name, value in vars(dosimeter).items()
-        if not name.startswith("_")
-        and not (isinstance(value, types.ModuleType) and name not in dosimeter.__all__)
-        and name != "version"
-    }
-    assert public == set(dosimeter.__all__)
-    assert dosimeter.__all__ == sorted(dosimeter.__all__)
+@pytest.mark.parametrize("package", [dosimeter, data])
+def test_exports_are_exactly_what_all_says(package: types.ModuleType) -> None:
+    """Those under `if TYPE_CHECKING`, which are imported when they are asked for."""
+    tree = ast.parse(Path(package.__file__ or "").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    public = {each.name for node in block.body if isinstance(node, ast.ImportFrom) for each in node.names}
+    assert public == set(package.__all__)
+    assert package.__all__ == sorted(package.__all__, key=lambda name: (not name.isupper(), name))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = package.nothing
+    code = f"import {package.__name__} as it; it.{package.__all__[0]}; it.__name__"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_every_export_says_what_it_is() -> None:

@@ -8,44 +8,50 @@ print(result.summary())
 """
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from dosimeter import clients, defenses, metrics, models, servers
-from dosimeter.attacks import (
-    Attack,
-    AverageOrders,
-    GuessSteps,
-    Search,
-    Stop,
-    labels,
-    likelihoods,
-    masks,
-    optimisers,
-    presets,
-    priors,
-    schedules,
-    starts,
-)
-from dosimeter.auditing import (
-    Audit,
-    Capture,
-    Captured,
-    Interrupted,
-    Resources,
-    Result,
-    Scoring,
-    Updates,
-    audit,
-    perform,
-    reconstruct,
-)
-from dosimeter.auditing.verbs import captured, panel
-from dosimeter.data import Dataset, load, partition, pick, pick_decoys
-from dosimeter.defenses import Defense
-from dosimeter.errors import DosimeterError
-from dosimeter.federated import Federation, Protocol, train
-from dosimeter.metrics import Metric
-from dosimeter.reports import report
-from dosimeter.types import ThreatModel, Victims
+if TYPE_CHECKING:
+    from dosimeter import clients, defenses, metrics, models, servers
+    from dosimeter.attacks import (
+        Attack,
+        AverageOrders,
+        GuessSteps,
+        Search,
+        Stop,
+        labels,
+        likelihoods,
+        masks,
+        optimisers,
+        presets,
+        priors,
+        schedules,
+        starts,
+    )
+    from dosimeter.auditing import (
+        Audit,
+        Capture,
+        Captured,
+        Interrupted,
+        Resources,
+        Result,
+        Scoring,
+        Updates,
+        audit,
+        perform,
+        reconstruct,
+    )
+    from dosimeter.auditing.verbs import captured, panel
+    from dosimeter.data import Dataset, load, partition, pick, pick_decoys
+    from dosimeter.defenses import Defense
+    from dosimeter.errors import DosimeterError
+    from dosimeter.federated import Federation, Protocol, train
+    from dosimeter.metrics import Metric
+    from dosimeter.reports import report
+    from dosimeter.types import ThreatModel, Victims
+else:
+    from dosimeter.lazy import importer
+
+    __getattr__ = importer(__name__, __file__)
 
 __version__ = version("dosimeter")
 

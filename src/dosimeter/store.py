@@ -4,6 +4,7 @@
     records.json                 settings, threat model, scores and one record an image; the same in every rerun
     reconstructions.safetensors  images, baseline, originals (V, B, C, H, W) in [0, 1]; curve (V, T), curve_steps (T,)
     images/                      victim-000-0-original.png and victim-000-0-reconstruction.png for every image
+    run.toml                     the options, for `dosimeter audit --config`
     report.html                  the page for people, by `dosimeter.reports`
     attacks/                     the same of every attack of a panel
 
@@ -41,7 +42,7 @@ RUN, RECORDS, TENSORS, IMAGES = "run.json", "records.json", "reconstructions.saf
 
 _FOLDERS = re.compile(r"(attacks/[^/]+/)?images|attacks(/[^/]+)?")
 _FILES = re.compile(
-    r"(attacks/[^/]+/)?(run\.json|records\.json|reconstructions\.safetensors|report\.html|\.report\.html\.\d+"
+    r"(attacks/[^/]+/)?(run\.json|run\.toml|records\.json|reconstructions\.safetensors|report\.html|\.report\.html\.\d+"
     r"|images/victim-\d+-\d+-(original|reconstruction)\.png)"
 )
 """All that a run may consist of; the hidden page is what a process leaves that was killed while it wrote one."""

@@ -1,4 +1,4 @@
-"""From words to the model and the private images that an audit is about."""
+"""From words to the model and the data that an audit is about."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,60 +9,36 @@ from torch import nn
 from dosimeter import data, fingerprint, models, spec
 from dosimeter.errors import ModelError
 from dosimeter.rng import scoped
-from dosimeter.types import Victims
 
 
 class Task(NamedTuple):
-    """A model and victims that fit together, and what records call them."""
+    """A model, the data that it was made for, and what records call them."""
 
     model: nn.Module
     dataset: data.Dataset
-    victims: Victims
     names: dict[str, Any]
 
 
 def load_task(
     model: str,
     data_: str,
-    victims: int,
     *,
     seed: int,
-    batch: int = 1,
-    split: str = "train",
     size: int | None = None,
     channels: int | None = None,
     weights: Path | None = None,
-    distinct: bool = False,
 ) -> Task:
-    """Load data and model and pick victims, where `distinct` is said with different classes in every batch.
-
-    Images are enlarged to 32x32 where a model of ours needs that and no size was asked for.
-    """
-    made, name, dataset = load_model(model, data_, seed=seed, size=size, channels=channels)
-    names: dict[str, Any] = {"model": name}
-    if weights is not None:
-        models.load_checkpoint(made, weights)
-        names |= {"weights": weights.name, "weights_fingerprint": fingerprint.of_file(weights)}
-    names |= {"data": dataset.name, "split": split, "source": dataset.source, "fingerprint": dataset.fingerprint}
-    picked = data.pick(dataset, victims, batch=batch, seed=seed, split=split, distinct=distinct)
-    return Task(made, dataset, picked, names)
-
-
-class Made(NamedTuple):
-    """A model, what records call it, and the data that it was made for."""
-
-    model: nn.Module
-    name: str
-    dataset: data.Dataset
-
-
-def load_model(model: str, data_: str, *, seed: int, size: int | None = None, channels: int | None = None) -> Made:
-    """Load data and a model for it; images are enlarged to 32x32 where a model of ours needs that."""
+    """Load data and a model for it; images are enlarged to 32x32 where a model of ours needs that and nobody said."""
     make = _own(model) if spec.is_own(model) else _ours(model)
     dataset = data.load(data_, size=size, channels=channels)
     if size is None and min(dataset.shape[1:]) < make.least:
         dataset = dataset.prepared(32, channels)
-    return Made(make.build(dataset, seed), make.name, dataset)
+    made, names = make.build(dataset, seed), {"model": make.name}
+    if weights is not None:
+        models.load_checkpoint(made, weights)
+        names |= {"weights": weights.name, "weights_fingerprint": fingerprint.of_file(weights)}
+    names |= {"data": dataset.name, "source": dataset.source, "fingerprint": dataset.fingerprint}
+    return Task(made, dataset, names)
 
 
 def load_own_model(model: str, *, seed: int) -> tuple[nn.Module, str]:

@@ -17,6 +17,7 @@ from dosimeter.attacks.analytic.first_layer import FirstLayer, find_first_layer
 from dosimeter.attacks.analytic.ratio import direction
 from dosimeter.attacks.stages import blank
 from dosimeter.auditing import Audit, Resources, audit, estimate
+from dosimeter.data import pick
 from dosimeter.errors import SettingError
 from dosimeter.task import load_task
 from dosimeter.types import Observation, Reconstruction, Step, Target, Victims
@@ -351,7 +352,7 @@ def test_victims_do_not_meet(bias: bool) -> None:
 def test_mlp_without_biases_is_read_on_real_images(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PPP, Sec. 3.1, leaves biases out against analytic attacks; rank one reads the images all the same."""
     monkeypatch.setenv("DOSIMETER_DATA", str(data_folder))
-    task = load_task("mlp-no-bias:width=128", "cifar10", 16, seed=0)
-    result = audit(task.model, task.victims, attack=presets.analytic())
+    task = load_task("mlp-no-bias:width=128", "cifar10", seed=0)
+    result = audit(task.model, pick(task.dataset, 16, seed=0), attack=presets.analytic())
     assert result.scores.success.hits == 16
     assert {record.stopped for record in result.records} == {"recovered"}

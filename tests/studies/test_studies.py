@@ -93,7 +93,7 @@ def test_training_changes_the_model_and_is_the_same_again() -> None:
     protocol = row.training()
     assert protocol is not None
     for defense in (defenses.NoDefense(), defenses.Precode(k=4)):
-        task = load_task(row.model, row.data, row.victims, seed=0)
+        task = load_task(row.model, row.data, seed=0)
         with rng.scoped(0, "defense", "model"):
             before = defense.on_model(task.model, task.dataset.shape)
         whole = Federation(model=task.model, dataset=task.dataset, protocol=protocol, defense=defense)

@@ -126,10 +126,13 @@ def captured(
     return examine(whole, capture, truth)
 
 
-def auto(words: str) -> int | None:
-    """The steps of a panel that is asked for as an attack, `auto` or `auto:steps=250`; None for any other attack."""
+def auto(words: str, steps: int | None = None) -> int | None:
+    """The steps of a panel that is asked for as an attack, `auto` or `auto:steps=250`; None for any other attack.
+
+    `steps` are those of another option.
+    """
 
     def steps_of(*, steps: int = STEPS) -> int:
         return steps
 
-    return spec.make("attack", words, {AUTO: steps_of}) if words.partition(":")[0] == AUTO else None
+    return spec.make("attack", words, {AUTO: steps_of}, steps=steps) if words.partition(":")[0] == AUTO else None

@@ -1,29 +1,23 @@
-"""The command line: `dosimeter audit`, `train`, `follow`, `compare`, `calibrate`, `study` and others.
+"""The command line. `options.py` is what each command takes, `config.py` the same as a file; nothing of it waits for
+torch, and what a command does is imported when it is called: a file for each."""
 
-`console.py` is where output goes; the other files are a command each.
-"""
-
+import inspect
 import os.path
 import re
 import sys
 import traceback
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 import click
 import typer
 from typer.core import TyperGroup
 
-from dosimeter.cli import bench
-from dosimeter.cli.audit import audit_command
-from dosimeter.cli.check import check_command
-from dosimeter.cli.console import out, stoppable
-from dosimeter.cli.generator import train_command as train_generator_command
-from dosimeter.cli.lists import list_command
-from dosimeter.cli.policies import policies_command
-from dosimeter.cli.study import study_command
-from dosimeter.cli.tradeoff import calibrate_command, compare_command
-from dosimeter.cli.train import follow_command, train_command
+from dosimeter.cli import options
+from dosimeter.cli.console import out, refusals, stoppable
 
 
 class _AtHome(TyperGroup):
@@ -40,6 +34,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+bench = typer.Typer(help="Measure how fast the program itself is.", no_args_is_help=True)
 
 
 def _say_version(asked: bool) -> None:
@@ -57,17 +52,53 @@ def _options(
     """Measure how much private training data a federated client's update gives away."""
 
 
-app.command("audit")(audit_command)
-app.command("check")(check_command)
-app.command("list")(list_command)
-app.command("study")(study_command)
-app.command("train")(train_command)
-app.command("follow")(follow_command)
-app.command("compare")(compare_command)
-app.command("calibrate")(calibrate_command)
-app.command("train-generator")(train_generator_command)
-app.command("search-policies")(policies_command)
-app.add_typer(bench.app, name="bench")
+def _command(asked: type, place: str) -> Callable[..., None]:
+    """A function with the fields of `asked` as its parameters, which makes one and calls `module.function` with it."""
+    module, _, function = place.partition(".")
+    hints = get_type_hints(asked, include_extras=True)
+
+    def call(**given: object) -> None:
+        with refusals():
+            getattr(import_module(f"dosimeter.cli.{module}"), function)(asked(**given))
+
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(asked)
+    ]
+    call.__doc__, call.__annotations__ = asked.__doc__, {each.name: each.annotation for each in parameters}
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return call
+
+
+COMMANDS: dict[str, tuple[type, str]] = {
+    "audit": (options.Audit, "audit.run"),
+    "captured": (options.Captured, "captured.run"),
+    "check": (options.Check, "check.run"),
+    "list": (options.List, "lists.run"),
+    "study": (options.Study, "study.run"),
+    "train": (options.Train, "train.run"),
+    "follow": (options.Follow, "train.run_follow"),
+    "compare": (options.Compare, "tradeoff.run_compare"),
+    "calibrate": (options.Calibrate, "tradeoff.run_calibrate"),
+    "train-generator": (options.Generator, "generator.run"),
+    "search-policies": (options.Policies, "policies.run"),
+}
+BENCHMARKS: dict[str, tuple[type, str]] = {
+    "agreement": (options.Agreement, "bench.agreement"),
+    "engine": (options.Engine, "bench.engine"),
+    "training": (options.Paces, "bench.training"),
+    "profile": (options.Profile, "bench.profile"),
+}
+for _name, _place in COMMANDS.items():
+    app.command(_name)(_command(*_place))
+for _name, _place in BENCHMARKS.items():
+    bench.command(_name)(_command(*_place))
+app.add_typer(bench, name="bench")
 
 
 CRASHED = 70

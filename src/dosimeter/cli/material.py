@@ -1,6 +1,5 @@
 """From the files of a captured update to what an audit takes."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,56 +8,11 @@ from torch import Tensor, nn
 
 from dosimeter import clients, data, fingerprint, models, rng, task, trees
 from dosimeter.auditing import Capture
+from dosimeter.cli import options
+from dosimeter.cli.config import given
 from dosimeter.defenses import Defense
 from dosimeter.errors import ModelError, SettingError
 from dosimeter.types import Gradient, Shape, Step, Victims
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The options that go with a captured update, as words and numbers; their meaning is said at `audit_command`."""
-
-    model: str
-    weights: str | None
-    data_: str
-    attack: str
-    defense: str
-    step: str
-    guess_local_steps: str | None
-    guess_local_lr: str | None
-    average_orders: int | None
-    batch: int
-    steps: int | None
-    seed: int
-    split: str
-    size: int | None
-    channels: int | None
-    loss: str | None
-    batch_norm: str
-    threshold: float
-    delta: float | None
-    decoys: int
-    lpips: str | None
-    device: str
-    dtype: str
-    budget: float
-    workers: int | None
-    out_: str | None
-    overwrite: bool
-    as_json: bool
-    update: str | None
-    after: str | None
-    labels: str | None
-    truth: str | None
-    shape: str | None
-    shadows: int
-    perturbed: str
-    named: bool
-    """Whether --data was given, rather than left at its default."""
-
-    @property
-    def guesses(self) -> bool:
-        return self.guess_local_steps is not None or self.guess_local_lr is not None
 
 
 class Material(NamedTuple):
@@ -73,7 +27,7 @@ class Material(NamedTuple):
     step: Step | None  # how the client made the update
 
 
-def load(asked: Asked, defense: Defense, given: Step | None) -> Material:
+def load(asked: options.Captured, defense: Defense, step: Step | None) -> Material:
     """Read model, weights, update and truth, and pick shadows."""
     assert asked.weights is not None
     dataset: data.Dataset | None = None
@@ -81,17 +35,18 @@ def load(asked: Asked, defense: Defense, given: Step | None) -> Material:
     if asked.shape is not None:
         (model, name), shape = task.load_own_model(asked.model, seed=asked.seed), _shape(asked.shape)
     else:
-        model, name, found = task.load_model(
-            asked.model, asked.data_, seed=asked.seed, size=asked.size, channels=asked.channels
+        model, found, said = task.load_task(
+            asked.model, asked.data, seed=asked.seed, size=asked.size, channels=asked.channels
         )
-        shape, dataset = found.shape, found if asked.named else None
-        form = {} if asked.named else {"form": f"of {found.name}, for want of --data or --shape"}
+        name, shape, named = said["model"], found.shape, "data" in given()
+        dataset = found if named else None
+        form = {} if named else {"form": f"of {found.name}, for want of --data or --shape"}
     with rng.scoped(asked.seed, "defense", "model"):
         model = defense.on_model(model, shape)
-    weights = Path(asked.weights)
+    weights = asked.weights
     models.load_checkpoint(model, weights)
     _check_finite(model.state_dict(), weights)
-    step = _step(asked, given)
+    step = _step(asked, step)
     update, said = _update(asked, model, step)
     plain = _plain(step, asked)
     names = form | {"model": name, "weights": weights.name, "weights_fingerprint": fingerprint.of_file(weights)} | said
@@ -104,16 +59,16 @@ def load(asked: Asked, defense: Defense, given: Step | None) -> Material:
     return Material(model, capture, shadows, truth, names, dataset, plain)
 
 
-def _update(asked: Asked, model: nn.Module, step: Step | None) -> tuple[Gradient, dict[str, Any]]:
+def _update(asked: options.Captured, model: nn.Module, step: Step | None) -> tuple[Gradient, dict[str, Any]]:
     """The update as a client sends it, and what records say of where it is from."""
     learned = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     if asked.update is not None:
-        path = Path(asked.update)
+        path = asked.update
         update = models.read_tensors(path, model, "update")
         text = path.name
     else:
         assert asked.after is not None
-        path = Path(asked.after)
+        path = asked.after
         after = models.read_state(model, path)
         _check_finite(after, path)
         # In double: what is left of two near numbers is small.
@@ -126,7 +81,7 @@ def _update(asked: Asked, model: nn.Module, step: Step | None) -> tuple[Gradient
     return update, {"update": text, "update_fingerprint": fingerprint.of_file(path)}
 
 
-def _step(asked: Asked, step: Step | None) -> Step | None:
+def _step(asked: options.Captured, step: Step | None) -> Step | None:
     """How the client made the update. Weights that changed without a learning rate are taken as one step at rate 1."""
     local = isinstance(step, clients.LocalTraining)
     if local and "lr=" not in asked.step and asked.guess_local_lr is None:
@@ -141,7 +96,7 @@ def _step(asked: Asked, step: Step | None) -> Step | None:
     return clients.LocalTraining(steps=1, lr=1.0)
 
 
-def _unit(asked: Asked, step: Step | None, plain: Step | None) -> float:
+def _unit(asked: options.Captured, step: Step | None, plain: Step | None) -> float:
     """What the client perturbed in units of the update: the change of weights, or the gradient of its one step."""
     if not isinstance(step, clients.LocalTraining):
         return 1.0
@@ -155,9 +110,10 @@ def _unit(asked: Asked, step: Step | None, plain: Step | None) -> float:
     return 1.0
 
 
-def _plain(step: Step | None, asked: Asked) -> Step | None:
+def _plain(step: Step | None, asked: options.Captured) -> Step | None:
     """None where the step is one gradient in other words: one plain step on all images, at a rate that was said."""
-    plain = isinstance(step, clients.LocalTraining) and "lr=" in asked.step and not asked.guesses
+    guessed = asked.guess_local_steps or asked.guess_local_lr
+    plain = isinstance(step, clients.LocalTraining) and "lr=" in asked.step and not guessed
     if not plain or not isinstance(step, clients.LocalTraining):
         return step
     whole = step.batch_size is None or step.batch_size >= asked.batch

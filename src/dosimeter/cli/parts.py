@@ -1,16 +1,50 @@
-"""What audits of all kinds make of their options."""
+"""What commands of all kinds make of their options."""
 
+import json
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from dosimeter import checks, files, fingerprint, metrics, spec
+import torch
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from dosimeter import checks, data, files, fingerprint, metrics, spec
 from dosimeter.attacks import Attack, AverageOrders, GuessSteps, searching
+from dosimeter.auditing import Resources, part
+from dosimeter.cli import options
+from dosimeter.cli.config import APART, given
+from dosimeter.cli.console import err
 from dosimeter.errors import SettingError
+from dosimeter.types import Victims
 
 
-def guessing(attack: Attack, steps: str | None, rates: str | None, orders: int | None) -> Attack:
+def pick(asked: Any, dataset: data.Dataset) -> Victims:
+    """The victims: drawn, or those at the places that were named."""
+    how: dict[str, Any] = {"batch": asked.batch, "seed": asked.seed, "split": asked.split}
+    if asked.indices is None:
+        return data.pick(dataset, asked.victims, distinct=asked.distinct, **how)
+    if asked.distinct:
+        raise SettingError("--distinct draws images of different classes, and --indices says which; leave one out.")
+    places = spec.several("--indices", asked.indices, int)
+    checks.count("An update", "images (--batch)", asked.batch)
+    if len(places) % asked.batch:
+        raise SettingError(
+            f"Expected --indices of whole updates, {asked.batch} images each, got {len(places)}; name as many."
+        )
+    rows = [places[first : first + asked.batch] for first in range(0, len(places), asked.batch)]
+    return data.pick(dataset, asked.victims if "victims" in given() else None, indices=rows, **how)
+
+
+def attack_of(asked: options.Search) -> Attack:
     """The attack, or the same by somebody who does not know all of how clients train locally."""
+    attack: Attack = part("attack", asked.attack, steps=asked.steps)
+    steps, rates, orders = asked.guess_local_steps, asked.guess_local_lr, asked.average_orders
     guess = steps is not None or rates is not None
     if not guess and orders is None:
         return attack
@@ -25,25 +59,31 @@ def guessing(attack: Attack, steps: str | None, rates: str | None, orders: int |
     )
 
 
-def place(given: Path | None, command: str, **said: object) -> Path:
-    """The folder that was given, or one under runs/ of those words alone; refused before any work if not writable."""
-    folder = given or Path("runs") / "-".join(filter(None, (command, safe(said))))
+def resources_of(asked: options.Machine) -> Resources:
+    checks.positive("An audit", "a --budget in GiB", asked.budget)
+    dtype, budget = getattr(torch, asked.dtype.value), max(1, round(asked.budget * 2**30))
+    return Resources(device=asked.device, dtype=dtype, budget=budget, workers=asked.workers)
+
+
+def place(asked: Any, command: str, *, apart: tuple[str, ...] = ()) -> Path:
+    """The folder that was given, or one under runs/ of what was asked; refused before any work if not writable.
+
+    Args:
+        apart: options that runs in one folder may differ in.
+    """
+    said = {field.name: getattr(asked, field.name) for field in fields(asked)}
+    told = {key: str(value) for key, value in said.items() if value is not None and key not in (*APART, *apart)}
+    usual = ("defense", "model", "data", "protocol", "attack")
+    words = {key: told[key] for key in usual if key in told}
+    folder = asked.out or Path("runs") / "-".join(filter(None, (command, safe(words, told))))
     files.check_writable(folder)
-    return folder
+    return Path(folder)
 
 
-def safe(said: Mapping[str, object]) -> str:
-    """A folder's name for what was said: its words, as far as they go, and letters that tell it from all others."""
-    told = {key: value for key, value in said.items() if value is not None}
-    words = "-".join(re.sub(r"[^|]*/", "", word) for word in told.values() if isinstance(word, str) and word != "none")
-    letters = fingerprint.of(told)[:6] if told else ""
-    return "-".join(filter(None, (re.sub(r"[^\w.=+-]", "_", words)[:60], letters)))
-
-
-def gibibytes(budget: float) -> int:
-    """Bytes of a --budget."""
-    checks.positive("An audit", "a --budget in GiB", budget)
-    return max(1, round(budget * 2**30))
+def safe(words: Mapping[str, str], told: object = None) -> str:
+    """A folder's name: words, as far as they go, and letters that tell it from all others."""
+    shown = "-".join(re.sub(r"[^|]*/", "", word) for word in words.values() if word != "none")
+    return "-".join(filter(None, (re.sub(r"[^\w.=+-]", "_", shown)[:60], fingerprint.of(told or dict(words))[:6])))
 
 
 def load_metrics(words: list[str] | None) -> tuple[metrics.Metric, ...]:
@@ -59,3 +99,25 @@ def load_lpips(path: Path | None) -> metrics.Lpips | None:
     """LPIPS by the weights that were named or that are at hand."""
     found = path or metrics.find_weights(None)
     return None if found is None else metrics.Lpips.load(found)
+
+
+@contextmanager
+def going_on(folder: Path) -> Iterator[None]:
+    """Say after Ctrl-C that what is done is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
+        raise typer.Exit(130) from None
+
+
+def print_json(document: object) -> None:
+    sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def planned(rows: Mapping[str, str]) -> Table:
+    """What would run."""
+    table = Table("what", "value", title="Dry run: nothing was attacked, nothing was written")
+    for what, value in rows.items():
+        table.add_row(what, escape(value))
+    return table

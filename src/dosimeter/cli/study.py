@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.markup import escape
 
 from dosimeter import studies
-from dosimeter.cli.console import drawing, err, out, refusals
+from dosimeter.cli import options
+from dosimeter.cli.console import drawing, err, out
 from dosimeter.cli.parts import place
 from dosimeter.errors import SettingError, unknown
 from dosimeter.reports import charts
@@ -16,46 +15,35 @@ from dosimeter.reports import charts
 DENSITIES = "densities"
 
 
-def study_command(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join([*studies.BY_NAME, DENSITIES])}.")],
-    out_: Annotated[
-        Path | None, typer.Option("--out", help="Folder for study.json; a run that was stopped goes on from it.")
-    ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only rows of this model. May be repeated.")] = None,
-    victims: Annotated[int | None, typer.Option(min=1, help="Images to attack in every row.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps of the attack in every row.")] = None,
-    data: Annotated[str | None, typer.Option(help="Another data set for every row.")] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="SSIM from which an image counts as read; by default its paper's, or 0.5.")
-    ] = None,
-) -> None:
-    """Run a study and print its table in Markdown; rows that are in its file already are not run again."""
-    with refusals():
-        if name not in (*studies.BY_NAME, DENSITIES):
-            raise SettingError(unknown("study", name, [*studies.BY_NAME, DENSITIES]))
-        folder = place(out_, f"study-{name}", data=data, victims=victims, steps=steps, threshold=threshold)
-        if name == DENSITIES:
-            if only or data or threshold is not None:
-                raise SettingError(
-                    f"The study {DENSITIES!r} has one model and task of its own; leave --only, --data and --threshold."
-                )
-            _densities(folder, victims or 1000, steps or 400)
-            return
-        study = studies.BY_NAME[name]
-        rows = tuple(
-            row.on(data=data, victims=victims, steps=steps) for row in study.rows if not only or row.model in only
-        )
-        if not rows:
-            raise SettingError(unknown("model of this study", (only or [""])[0], [row.model for row in study.rows]))
-        study = replace(study, rows=rows, threshold=study.threshold if threshold is None else threshold)
-        found = []
-        for row, outcome, there in studies.run(study, folder):
-            found.append((row, outcome))
-            took = "kept from before" if there else f"{outcome.seconds:.0f} s"
-            said = ", ".join(cell for cell in study.cells(row, outcome) if cell != "-")
-            err.print(escape(f"{len(found)}/{len(rows)} {said} ({took})"), highlight=False, soft_wrap=True)
-    asked = f"{study.question} An image is read from an SSIM of {study.threshold:g}.\n"
-    out.print(asked, markup=False, highlight=False, soft_wrap=True)
+def run(asked: options.Study) -> None:
+    """Run the rows that are not kept yet, and print and draw all."""
+    if asked.name not in (*studies.BY_NAME, DENSITIES):
+        raise SettingError(unknown("study", asked.name, [*studies.BY_NAME, DENSITIES]))
+    folder = place(asked, f"study-{asked.name}", apart=("name", "only"))
+    if asked.name == DENSITIES:
+        if asked.only or asked.data or asked.threshold is not None:
+            raise SettingError(
+                f"The study {DENSITIES!r} has one model and task of its own; leave --only, --data and --threshold."
+            )
+        _densities(folder, asked.victims or 1000, asked.steps or 400)
+        return
+    study = studies.BY_NAME[asked.name]
+    rows = tuple(
+        row.on(data=asked.data, victims=asked.victims, steps=asked.steps)
+        for row in study.rows
+        if not asked.only or row.model in asked.only
+    )
+    if not rows:
+        raise SettingError(unknown("model of this study", (asked.only or [""])[0], [row.model for row in study.rows]))
+    study = replace(study, rows=rows, threshold=study.threshold if asked.threshold is None else asked.threshold)
+    found = []
+    for row, outcome, there in studies.run(study, folder):
+        found.append((row, outcome))
+        took = "kept from before" if there else f"{outcome.seconds:.0f} s"
+        said = ", ".join(cell for cell in study.cells(row, outcome) if cell != "-")
+        err.print(escape(f"{len(found)}/{len(rows)} {said} ({took})"), highlight=False, soft_wrap=True)
+    question = f"{study.question} An image is read from an SSIM of {study.threshold:g}.\n"
+    out.print(question, markup=False, highlight=False, soft_wrap=True)
     out.print(studies.as_markdown(study, found), markup=False, highlight=False, soft_wrap=True)
     draw(found, folder, study.threshold)
 
@@ -67,7 +55,7 @@ def draw(found: list[tuple[studies.Row, studies.Outcome]], folder: Path, thresho
     for (row, outcome), attack in zip(found, attacks, strict=True):
         bars[", ".join(filter(None, [row.defense, attack, row.trained(outcome.rounds)]))] = outcome.ssim
     if len(bars) == len(found):
-        with refusals(), drawing(folder):
+        with drawing(folder):
             charts.write_svg(folder / "study.svg", charts.bars(bars, x="mean SSIM", threshold=threshold))
 
 

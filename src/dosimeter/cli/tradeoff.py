@@ -1,130 +1,97 @@
 """`dosimeter compare` and `dosimeter calibrate`: what defenses hide, and what they cost."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import data, defenses, files, fingerprint, spec
+from dosimeter import files, fingerprint, spec
 from dosimeter.attacks import presets
-from dosimeter.auditing import Audit, Scoring
-from dosimeter.cli.console import drawing, err, out, refusals
-from dosimeter.cli.parts import place, safe
-from dosimeter.cli.train import DATA, MODEL, PROTOCOL
+from dosimeter.auditing import estimate, part
+from dosimeter.cli import options
+from dosimeter.cli.config import write_config
+from dosimeter.cli.console import drawing, err, out
+from dosimeter.cli.parts import going_on, place, planned, print_json, safe
+from dosimeter.cli.train import about, audit_of, federation
+from dosimeter.defenses import Defense
 from dosimeter.errors import SettingError
-from dosimeter.federated import Federation
 from dosimeter.federated.accounting import privacy_words
-from dosimeter.federated.setup import Setup
-from dosimeter.federated.tradeoff import Balance, Comparison, Tried, calibrate
+from dosimeter.federated.tradeoff import Balance, Comparison, Tried, calibrate, strength_of
+from dosimeter.federated.training import estimate_training
+from dosimeter.progress import duration
 from dosimeter.reports import charts, sections
 
 BALANCES, PAGE, STRENGTHS = "compare.json", "compare.html", "calibrate.json"
 HEAD = ("defense", "accuracy", "SSIM", "read", "best attack", "weights", "sent", "a round")
 
-VICTIMS = typer.Option(min=1, help="How many updates to attack.")
-STEPS = typer.Option(min=1, help="Steps of every search.")
-TRAINED = typer.Option("--trained", help="Attack the trained model instead of the untrained one, which leaks most.")
 
-
-def compare_command(
-    defense: Annotated[list[str], typer.Option(help="A defense, with settings. Repeat it for each.")],
-    model: Annotated[str, MODEL] = "cnn",
-    data_: Annotated[str, DATA] = "mnist-5k",
-    protocol: Annotated[str, PROTOCOL] = "ppp:rounds=20",
-    victims: Annotated[int, VICTIMS] = 8,
-    steps: Annotated[int, STEPS] = 500,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each, for the spread of accuracy.")] = 1,
-    seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
-    threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
-    trained: Annotated[bool, TRAINED] = False,
-    out_: Annotated[
-        Path | None, typer.Option("--out", help="Folder that keeps what is done; a run that was stopped goes on.")
-    ] = None,
-) -> None:
-    """Train with each defense and have it meet all attacks made for it: accuracy against privacy."""
-    with refusals():
-        chosen = {words: spec.joined("defense", words, defenses.BY_NAME) for words in defense}
-        folder = place(
-            out_, "compare", model=model, data=data_, protocol=protocol, victims=victims, steps=steps, seeds=seeds,
-            seed=seed, threshold=threshold, trained=trained,
-        )  # fmt: skip
-        comparison = _comparison(
-            model, data_, protocol, victims=victims, steps=steps, seed=seed, seeds=seeds, threshold=threshold,
-            trained=trained,
-        )  # fmt: skip
-        kept, found = files.Kept(folder / BALANCES, comparison.made), []
-        try:
-            for words, each in chosen.items():
-                key = fingerprint.of(each)
-                if key not in kept.read():
-                    below = folder / safe({"defense": words, "is": key})
-                    kept.add(key, comparison.balance(words, each, below)._asdict())
-                found.append(Balance(**kept.read()[key])._replace(defense=words))
-                err.print(escape(f"{words}: {found[-1].verdict}"), highlight=False, soft_wrap=True)
-        except KeyboardInterrupt:
-            err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
-            raise typer.Exit(130) from None
-        about = f"{spec.shown(model)} on {spec.shown(data_)}, {protocol}, {victims} victims, {steps} steps, "
-        about += f"{seeds} seeds from {seed}, {'trained' if trained else 'untrained'}"
+def run_compare(asked: options.Compare) -> None:
+    """Train with each defense, attack it, and write and print both sides."""
+    chosen = {words: part("defense", words) for words in asked.defense}
+    folder = place(asked, "compare", apart=("defense",))
+    comparison = _comparison(asked, seeds=asked.seeds, trained=asked.trained)
+    if asked.dry_run:
+        _plan(comparison, chosen)
+        return
+    write_config(folder)
+    kept, found = files.Kept(folder / BALANCES, comparison.made), []
+    with going_on(folder):
+        for words, each in chosen.items():
+            key = fingerprint.of(each)
+            if key not in kept.read():
+                below = folder / safe({"defense": words}, [words, key])
+                kept.add(key, comparison.balance(words, each, below)._asdict())
+            found.append(Balance(**kept.read()[key])._replace(defense=words))
+            err.print(escape(f"{words}: {found[-1].verdict}"), highlight=False, soft_wrap=True)
+    if asked.json:
+        print_json({"command": "compare", "balances": [balance._asdict() for balance in found]})
+    else:
         head, cells = _table(found)
         table = Table(*head, box=None, pad_edge=False)
         for row in cells:
             table.add_row(*map(escape, row))
         out.print(table)
-        with drawing(folder):
-            _write_page(folder / PAGE, found, threshold, about=about)
-    out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
+    with drawing(folder):
+        said = f"{about(asked, 'of each row')}, {asked.victims} victims, {asked.steps} steps, {asked.seeds} seeds from "
+        said += f"{asked.seed}, {'trained' if asked.trained else 'untrained'}"
+        _write_page(folder / PAGE, found, asked.threshold, about=said)
+    if not asked.json:
+        out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
 
 
-def calibrate_command(
-    defense: Annotated[
-        str, typer.Option(help="A defense, with settings: noise, cvb:kernel=3. Several are joined by |.")
-    ],
-    model: Annotated[str, MODEL] = "cnn",
-    data_: Annotated[str, DATA] = "mnist-5k",
-    protocol: Annotated[str, PROTOCOL] = "ppp:rounds=20",
-    victims: Annotated[int, VICTIMS] = 8,
-    steps: Annotated[int, STEPS] = 500,
-    allow: Annotated[float, typer.Option(help="Share of images that may be read.")] = 0.0,
-    vary: Annotated[str | None, typer.Option(help="The setting to turn up; the defense's usual one otherwise.")] = None,
-    seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
-    threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
-    out_: Annotated[
-        Path | None, typer.Option("--out", help="Folder that keeps what is done; a run that was stopped goes on.")
-    ] = None,
-) -> None:
-    """Find the weakest setting of a defense that stops all attacks made for it, and its accuracy."""
-    with refusals():
-        made = spec.joined("defense", defense, defenses.BY_NAME)
-        folder = place(
-            out_, "calibrate", defense=defense, model=model, data=data_, protocol=protocol, victims=victims,
-            steps=steps, vary=vary, seed=seed, threshold=threshold,
-        )  # fmt: skip
-        comparison = _comparison(
-            model, data_, protocol, victims=victims, steps=steps, seed=seed, seeds=1, threshold=threshold, trained=False
-        )
-        kept = files.Kept(folder / STRENGTHS, comparison.made | {"defense": fingerprint.named(made), "vary": vary})
+def run_calibrate(asked: options.Calibrate) -> None:
+    """Try strengths of a defense until the weakest that holds is found, then train with it."""
+    made = part("defense", asked.defense)
+    folder = place(asked, "calibrate", apart=("allow",))
+    strength_of(made, asked.vary)  # which refuses a defense without one
+    comparison = _comparison(asked)
+    if asked.dry_run:
+        _plan(comparison, {asked.defense: made})
+        return
+    write_config(folder)
+    kept = files.Kept(folder / STRENGTHS, comparison.made | {"defense": fingerprint.named(made), "vary": asked.vary})
 
-        def keep(setting: str, tried: Tried) -> None:
-            kept.add(repr(tried.value), tried.success)
-            _tell(setting, tried)
+    def keep(setting: str, tried: Tried) -> None:
+        kept.add(repr(tried.value), tried.success)
+        _tell(setting, tried)
 
-        try:
-            done = {float(value): success for value, success in kept.read().items()}
-            found = calibrate(comparison, made, allowed=allow, vary=vary, kept=done, told=keep)
-            part, setting, grid = found.strength
-            if found.defense is None:
-                raise SettingError(
-                    f"Up to {setting}={grid[-1]:g} some attack reads more than {allow:.0%} of the images; "
-                    "join the defense with another one (|) or allow more (--allow)."
-                )
-            words = spec.with_setting(defense, part, setting, f"{found.weakest:g}")
-            balance = comparison.balance(words, found.defense, folder / safe({"defense": words}))
-        except KeyboardInterrupt:
-            err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
-            raise typer.Exit(130) from None
+    with going_on(folder):
+        done = {float(value): success for value, success in kept.read().items()}
+        found = calibrate(comparison, made, allowed=asked.allow, vary=asked.vary, kept=done, told=keep)
+        part_, setting, grid = found.strength
+        if found.defense is None:
+            raise SettingError(
+                f"Up to {setting}={grid[-1]:g} some attack reads more than {asked.allow:.0%} of the images; "
+                "join the defense with another one (|) or allow more (--allow)."
+            )
+        words = spec.with_setting(asked.defense, part_, setting, f"{found.weakest:g}")
+        balance = comparison.balance(words, found.defense, folder / safe({"defense": words}))
+    if asked.json:
+        tried = [each._asdict() for each in found.tried]
+        print_json({"command": "calibrate", "weakest": words, "tried": tried, "balance": balance._asdict()})
+        return
     hit = balance.success
     out.print(
         f"The weakest that stops all attacks is {words}: {hit['hits']} of {hit['of']} images are read by the best of "
@@ -134,28 +101,28 @@ def calibrate_command(
     )  # fmt: skip
 
 
-def _comparison(
-    model: str, data_: str, protocol: str, *, victims: int, steps: int, seed: int, seeds: int, threshold: float,
-    trained: bool,
-) -> Comparison:  # fmt: skip
-    def federation(seed: int) -> Federation:
-        return Setup(model=model, data=data_, protocol=protocol, seed=seed).federation()
-
-    first = federation(seed)
-    picked = data.pick(first.dataset, victims, seed=seed)
+def _comparison(asked: options.Compare | options.Calibrate, *, seeds: int = 1, trained: bool = False) -> Comparison:
+    first, steps = federation(asked, asked.seed), asked.steps or 500
     return Comparison(
-        federation=federation,
-        whole=Audit(
-            model=first.model,
-            victims=picked,
-            attack=presets.inverting_gradients(steps=steps),
-            seed=seed,
-            scoring=Scoring(threshold=threshold),
-        ),
+        federation=partial(federation, asked),
+        whole=audit_of(asked, first, presets.inverting_gradients(steps=steps)),
         steps=steps,
         seeds=seeds,
         trained=trained,
     )
+
+
+def _plan(comparison: Comparison, chosen: dict[str, Defense]) -> None:
+    """What would be trained and attacked with each defense; a panel has more attacks than the one that is timed."""
+    rows = {}
+    for words, defense in chosen.items():
+        task = replace(comparison.federation(comparison.whole.seed), defense=defense)
+        training = duration(estimate_training(task) * comparison.seeds)
+        attack = duration(estimate(replace(comparison.whole, defense=defense))["seconds"])
+        rows[words] = (
+            f"{comparison.seeds} training(s), about {training}; the plain attack {attack}, all others beside it"
+        )
+    out.print(planned(rows))
 
 
 def _tell(setting: str, tried: Tried) -> None:

@@ -1,128 +1,130 @@
 """`dosimeter train` and `dosimeter follow`: rounds of training, and what they leak on their way."""
 
 import statistics
-from pathlib import Path
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Any
 
-import typer
 from rich.table import Table
 
-from dosimeter import data, federated, servers, spec
-from dosimeter.attacks import presets
-from dosimeter.auditing import Audit, Resources, Scoring
-from dosimeter.cli.console import drawing, err, out, refusals
-from dosimeter.cli.parts import place
-from dosimeter.federated import Training
+from dosimeter import federated, spec
+from dosimeter.auditing import Audit, Resources, Scoring, Updates, estimate, part
+from dosimeter.cli import options
+from dosimeter.cli.config import refuse, write_config
+from dosimeter.cli.console import drawing, err, out
+from dosimeter.cli.parts import going_on, pick, place, planned, print_json
+from dosimeter.federated import Federation, Training
 from dosimeter.federated.accounting import epsilon_words, privacy_words
-from dosimeter.federated.leakage import Point, early_words, follow
+from dosimeter.federated.leakage import Point, check_rounds, early_words, follow
 from dosimeter.federated.setup import Setup
-from dosimeter.federated.training import picked
+from dosimeter.federated.training import estimate_training, picked
+from dosimeter.progress import duration
 from dosimeter.reports.training import write_leakage, write_training
 
-MODEL = typer.Option(help="A model, with settings: convnet:width=32. Or path/to/file.py:function, yours.")
-DATA = typer.Option("--data", help="A data set's name, or an .npz file.")
-PROTOCOL = typer.Option(help=f"One of {', '.join(federated.BY_NAME)}, with settings: ppp:rounds=20,clients=5.")
-DEFENSE = typer.Option(help="A defense, with settings: noise:sigma=0.01. Several are joined by |.")
 PAGE = "training.html"
 
 
-def train_command(
-    model: Annotated[str, MODEL] = "cnn",
-    data_: Annotated[str, DATA] = "mnist-5k",
-    protocol: Annotated[str, PROTOCOL] = "ppp:rounds=20",
-    defense: Annotated[str, DEFENSE] = "none",
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings that differ in their random numbers.")] = 1,
-    seed: Annotated[int, typer.Option(help="The first of them; it names every random stream.")] = 0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Clients at once; one a core otherwise.")] = None,
-    out_: Annotated[
-        Path | None, typer.Option("--out", help="Folder that keeps every round; a training that was stopped goes on.")
-    ] = None,
-) -> None:
-    """Train a federation in this process and report its accuracy, round by round."""
-    with refusals():
-        folder = place(out_, "train", model=model, data=data_, protocol=protocol, defense=defense)
-        found: dict[int, Training] = {}
-        try:
-            for each in range(seed, seed + seeds):
-                task = Setup(model=model, data=data_, protocol=protocol, defense=defense, seed=each).federation()
-                found[each] = federated.train(task, folder=folder / f"seed-{each}", workers=workers)
-                err.print(_said(each, found[each]), highlight=False)
-        except KeyboardInterrupt:
-            err.print(f"Interrupted; the same command goes on from the last round kept in {folder}.", highlight=False)
-            raise typer.Exit(130) from None
+def run(asked: options.Train) -> None:
+    """Train with each seed, and write and print the rounds."""
+    refuse("Training attacks nobody", "batch_norm", "indices", "split")
+    folder = place(asked, "train", apart=("seed", "seeds", "workers"))
+    tasks = [federation(asked, seed, asked.defense) for seed in range(asked.seed, asked.seed + asked.seeds)]
+    if asked.dry_run:
+        out.print(planned(_training(asked, asked.defense, tasks[0], asked.seeds, asked.workers)))
+        return
+    write_config(folder)
+    found: dict[int, Training] = {}
+    with going_on(folder):
+        for task in tasks:
+            found[task.seed] = federated.train(task, folder=folder / f"seed-{task.seed}", workers=asked.workers)
+            err.print(_said(task.seed, found[task.seed]), highlight=False)
+    histories = {seed: each.history for seed, each in found.items()}
+    if asked.json:
+        print_json({"command": "train", "trainings": histories})
+    else:
         out.print(_rounds(found))
-        with drawing(folder):
-            write_training(
-                folder / PAGE,
-                {seed_: each.history for seed_, each in found.items()},
-                about=_about(model, data_, protocol, defense),
-            )
-    out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
+    with drawing(folder):
+        write_training(folder / PAGE, histories, about=about(asked, asked.defense))
+    if not asked.json:
+        out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
 
 
-def follow_command(
-    model: Annotated[str, MODEL] = "cnn",
-    data_: Annotated[str, DATA] = "mnist-5k",
-    protocol: Annotated[str, PROTOCOL] = "bayes:steps=1,rounds=100",
-    at: Annotated[
-        str, typer.Option(help="Rounds after which the victims are attacked: 0+10+20+50.")
-    ] = "0+10+20+50+100",
-    defense: Annotated[str, DEFENSE] = "none",
-    attack: Annotated[str, typer.Option(help="An attack, with settings: ig:tv=0.01,restarts=2.")] = "ig",
-    steps: Annotated[int | None, typer.Option(help="Steps of the attack; its own default otherwise.")] = None,
-    server: Annotated[
-        list[str] | None, typer.Option(help="A server: honest, permuted-rows (flips labels). May be repeated.")
-    ] = None,
-    victims: Annotated[int, typer.Option(help="How many updates to attack.")] = 8,
-    batch: Annotated[int, typer.Option(help="Images in every update.")] = 1,
-    split: Annotated[str, typer.Option(help="The split that victims come from: train or test.")] = "train",
-    threshold: Annotated[float, typer.Option(help="SSIM from which an image counts as read.")] = 0.5,
-    seed: Annotated[int, typer.Option(help="Names every random stream.")] = 0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; one a core otherwise.")] = None,
-    out_: Annotated[
-        Path | None, typer.Option("--out", help="Folder that keeps all that is done; a run that was stopped goes on.")
-    ] = None,
-) -> None:
-    """Train, and attack the same victims at chosen rounds: leakage and accuracy over training."""
-    with refusals():
-        moments = spec.several("--at", at, int)
-        chosen = spec.make("attack", attack, presets.BY_NAME, steps=steps)
-        folder = place(
-            out_, "follow", model=model, data=data_, protocol=protocol, defense=defense, attack=attack, steps=steps,
-            victims=victims, batch=batch, split=split, threshold=threshold, seed=seed,
-        )  # fmt: skip
-        task = Setup(model=model, data=data_, protocol=protocol, defense=defense, seed=seed).federation()
-        audit = Audit(
-            model=task.model,
-            victims=data.pick(task.dataset, victims, batch=batch, seed=seed, split=split),
-            attack=chosen,
-            seed=seed,
-            resources=Resources(workers=workers),
-            scoring=Scoring(threshold=threshold),
-            names={"model": spec.shown(model), "data": spec.shown(data_)},
-        )
-        try:
-            points = follow(
-                task,
-                audit,
-                at=set(moments),
-                servers=[spec.make("server", words, servers.BY_NAME) for words in server or ["honest"]],
-                folder=folder,
-            )
-        except KeyboardInterrupt:
-            err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
-            raise typer.Exit(130) from None
-        if early := early_words(points):
-            err.print(early, highlight=False, soft_wrap=True)
+def run_follow(asked: options.Follow) -> None:
+    """Train, and write and print what each of the rounds gives away."""
+    moments = set(spec.several("--at", asked.at, int))
+    attack = part("attack", asked.attack, steps=asked.steps)
+    servers = [part("server", words) for words in asked.server or ["honest"]]
+    folder = place(asked, "follow", apart=("at", "server", "workers"))
+    task = federation(asked, asked.seed, asked.defense)
+    check_rounds(task, moments)
+    audit = audit_of(asked, task, attack)
+    audit = replace(audit, resources=Resources(workers=asked.workers))
+    if asked.dry_run:
+        each = estimate(replace(audit, defense=task.defense))["seconds"]
+        many = len(moments) * len(servers)
+        audits = {"audits": f"{many}, about {duration(each)} each"}
+        out.print(planned(_training(asked, asked.defense, task, 1, asked.workers) | audits))
+        return
+    write_config(folder)
+    with going_on(folder):
+        points = follow(task, audit, at=moments, servers=servers, folder=folder)
+    if early := early_words(points):
+        err.print(early, highlight=False, soft_wrap=True)
+    if asked.json:
+        print_json({"command": "follow", "points": points})
+    else:
         out.print(_leaks(points))
-        with drawing(folder):
-            about = f"{_about(model, data_, protocol, defense)}, {spec.shown(attack)}. {early}"
-            write_leakage(folder / PAGE, points, about=about)
-    out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
+    with drawing(folder):
+        said = f"{about(asked, asked.defense)}, {spec.shown(asked.attack)}. {early}"
+        write_leakage(folder / PAGE, points, about=said)
+    if not asked.json:
+        out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
 
 
-def _about(model: str, data_: str, protocol: str, defense: str) -> str:
-    return f"{spec.shown(model)} on {spec.shown(data_)}, {protocol}, defense {spec.shown(defense)}"
+def federation(asked: Any, seed: int, defense: str = "none") -> Federation:
+    """The federation that the options describe, checked before anything is written."""
+    setup = Setup(
+        model=asked.model,
+        data=asked.data,
+        protocol=asked.protocol,
+        defense=defense,
+        seed=seed,
+        size=asked.size or 0,
+        channels=asked.channels or 0,
+        weights=str(asked.weights or ""),
+        loss=asked.loss or "",
+    )
+    task = setup.federation()
+    task.prepare()
+    return task
+
+
+def audit_of(asked: Any, task: Federation, attack: Any) -> Audit:
+    """Whom to attack on the way, and how."""
+    return Audit(
+        model=task.model,
+        victims=pick(asked, task.dataset),
+        attack=attack,
+        loss=part("loss", asked.loss),
+        seed=asked.seed,
+        updates=Updates(batch_norm=asked.batch_norm.value),
+        scoring=Scoring(threshold=asked.threshold),
+        names={"model": spec.shown(asked.model), "data": spec.shown(asked.data)},
+    )
+
+
+def about(asked: Any, defense: str) -> str:
+    return f"{spec.shown(asked.model)} on {spec.shown(asked.data)}, {asked.protocol}, defense {spec.shown(defense)}"
+
+
+def _training(asked: Any, defense: str, task: Federation, seeds: int, workers: int | None = None) -> dict[str, str]:
+    """What would be trained, and how long that takes by a round of one client, actually run."""
+    seconds, protocol = estimate_training(task, workers=workers), task.protocol
+    rounds = f"{protocol.rounds} rounds of {protocol.taking_part()} client(s), {seeds} time(s)"
+    return {
+        "task": about(asked, defense),
+        "parameters": f"{sum(p.numel() for p in task.template.parameters()):,}",
+        "training": f"{rounds}, about {duration(seconds * seeds)}",
+    }
 
 
 def _said(seed: int, found: Training) -> str:

@@ -13,9 +13,9 @@ from dosimeter.data.download import download
 from dosimeter.data.embedded import EMBEDDED, EMBEDDED_DESCRIPTION, EMBEDDED_PAPERS, EMBEDDED_SUMMARY, read_embedded
 from dosimeter.data.files import LAYOUT, peek, read_npz, write_npz
 from dosimeter.data.folder import read_folder
+from dosimeter.data.pixels import Shape
 from dosimeter.data.sources import SOURCES, Source
 from dosimeter.errors import DataError, unknown
-from dosimeter.types import Shape
 
 Where = Literal["in the package", "folder", "cache", "to download"]
 

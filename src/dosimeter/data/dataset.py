@@ -4,19 +4,19 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dosimeter.data import pixels
-from dosimeter.data.pixels import Array
+from dosimeter.data.pixels import Array, Shape
 from dosimeter.errors import DataError, SettingError, unknown
-from dosimeter.types import Shape
 
-Indices = Sequence[int] | NDArray[np.integer[Any]] | Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Indices = Sequence[int] | NDArray[np.integer[Any]] | Tensor
 
 SPLITS = ("train", "test")
 LARGEST = 2**14
@@ -132,8 +132,10 @@ class Dataset:
         self._check_split(name)
         return self._prepare(getattr(self, f"{name}_images")), self.labels(name)
 
-    def images(self, split: str, indices: Indices) -> Tensor:
+    def images(self, split: str, indices: "Indices") -> "Tensor":
         """The prepared images at these places, (n, C, H, W) float32 in [0, 1]; only these are resized."""
+        import torch  # not before it is needed: data is listed without it
+
         self._check_split(split)
         places = self._check_indices(split, indices)
         rows = self._prepare(getattr(self, f"{split}_images")[places])
@@ -170,7 +172,7 @@ class Dataset:
             (other,) = set(SPLITS) - {split}
             raise DataError(f"{self.name} has no images in the split {split!r}; use the split {other!r}.")
 
-    def _check_indices(self, split: str, indices: Indices) -> NDArray[np.int64]:
+    def _check_indices(self, split: str, indices: "Indices") -> NDArray[np.int64]:
         places = np.asarray(indices)
         if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
             raise SettingError(f"Indices must be a list of integers, got {places.dtype} of shape {places.shape}.")

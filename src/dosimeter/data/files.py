@@ -11,16 +11,17 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.lib import format as npy
 
 from dosimeter.data.dataset import ARRAYS, SPLITS, Dataset, as_images, as_labels
-from dosimeter.data.pixels import Array
+from dosimeter.data.pixels import Array, Shape
 from dosimeter.errors import DataError, OutputError
-from dosimeter.types import Shape, Victims
+
+if TYPE_CHECKING:
+    from dosimeter.types import Victims
 
 LAYOUT = "train_images, train_labels, test_images, test_labels"
 BATCH = "images (B, H, W, C) and labels (B,)"
@@ -73,8 +74,12 @@ def read_npz(path: str | Path) -> Dataset:
     return Dataset.of(found, name=path.stem, source=path.name)
 
 
-def read_batch(path: str | Path) -> Victims:
+def read_batch(path: str | Path) -> "Victims":
     """The one private batch in an npz file: `images` (B, H, W, C) or (B, H, W) and `labels` (B,)."""
+    import torch  # not before it is needed: data is listed without it
+
+    from dosimeter.types import Victims
+
     path = Path(path)
     with _open(path, BATCH) as archive:
         present = {name.removesuffix(".npy") for name in archive.namelist()}

@@ -3,11 +3,10 @@
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Shape = tuple[int, int, int]
 
 VALUES_AT_ONCE = 2**24
 """What preparing holds in floats beside its input and output: 64 MB."""
@@ -51,6 +50,9 @@ def resize(images: Array, size: int) -> Array:
     Bilinear, corners not aligned, averaged over the pixels that are left out when it shrinks: what Pillow does, and
     torchvision's `Resize`. Bytes are rounded to bytes again, so that they are what an image file could hold.
     """
+    import torch  # not before it is needed: data is listed without it
+    import torch.nn.functional as F
+
     height, width = images.shape[1:3]
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2

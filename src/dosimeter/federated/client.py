@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dosimeter import clients, defenses
-from dosimeter.data.partition import Places
+from dosimeter.data.shares import Places
 from dosimeter.defenses import Defense, Moment, changes_gradient
 from dosimeter.federated.checks import clips_examples
 from dosimeter.federated.federation import Federation, State

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dosimeter import fingerprint
 from dosimeter.data import Dataset, partition
-from dosimeter.data.partition import Places
+from dosimeter.data.shares import Places
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import SettingError
 from dosimeter.federated.checks import check_defense

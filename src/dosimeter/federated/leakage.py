@@ -38,11 +38,7 @@ def follow(
             round is audited in their stead.
         folder: keeps the training and every audit as it is done, and goes on from there.
     """
-    beyond = [round_ for round_ in at if not 0 <= round_ <= federation.protocol.rounds]
-    if beyond:
-        raise SettingError(
-            f"Training has {federation.protocol.rounds} rounds, so there is no round {beyond[0]} to audit."
-        )
+    check_rounds(federation, at)
     folder, wanted = Path(folder), set(at)
     kept = files.Kept(folder / POINTS, federation.made | audit.made)
     keys = {fingerprint.of(server): server for server in servers}
@@ -71,6 +67,15 @@ def follow(
     found = kept.read().values()
     points = [point | {"instead_of": missed} if missed and point["round"] == last else point for point in found]
     return sorted(points, key=lambda point: (point["round"], point["server"]))
+
+
+def check_rounds(federation: Federation, at: Collection[int]) -> None:
+    """Refuse rounds that a training does not have."""
+    beyond = [round_ for round_ in at if not 0 <= round_ <= federation.protocol.rounds]
+    if beyond:
+        raise SettingError(
+            f"Training has {federation.protocol.rounds} rounds, so there is no round {beyond[0]} to audit."
+        )
 
 
 def early_words(points: Sequence[Point]) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dosimeter import clients, defenses
-from dosimeter.data.partition import Places
+from dosimeter.data.shares import Places
 from dosimeter.errors import UpdateError
 from dosimeter.federated.client import client_secrets, set_secrets
 from dosimeter.federated.federation import Federation, State

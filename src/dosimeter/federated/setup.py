@@ -5,11 +5,14 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
+import torch.nn.functional as F
+
 from dosimeter import defenses, spec
 from dosimeter.errors import SettingError, unknown
 from dosimeter.federated.federation import Federation
 from dosimeter.federated.protocol import BY_NAME
 from dosimeter.task import load_task
+from dosimeter.types import Loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,8 @@ class Setup:
     channels: int = 0
     weights: str = ""
     """A file that training begins from."""
+    loss: str = ""
+    """path/to/file.py:function; cross-entropy by default."""
     out: str = ""
     """Folder of the server's for training.json and model.safetensors."""
     keep: str = ""
@@ -61,13 +66,14 @@ def _federation(setup: Setup) -> Federation:
     # Words that cannot work are refused before data is loaded.
     protocol = spec.make("protocol", setup.protocol, BY_NAME)
     defense = spec.joined("defense", setup.defense, defenses.BY_NAME)
+    loss: Loss = spec.own("loss", setup.loss) if setup.loss else F.cross_entropy
     task = load_task(
         setup.model,
         setup.data,
-        1,
         seed=setup.seed,
         size=setup.size or None,
         channels=setup.channels or None,
         weights=Path(setup.weights) if setup.weights else None,
     )
-    return Federation(model=task.model, dataset=task.dataset, protocol=protocol, defense=defense, seed=setup.seed)
+    parts = {"protocol": protocol, "defense": defense, "loss": loss}
+    return Federation(model=task.model, dataset=task.dataset, seed=setup.seed, **parts)  # type: ignore[arg-type]

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dosimeter import files
+from dosimeter import checks, files
 from dosimeter.errors import ModelError
 from dosimeter.federated.accounting import privacy
 from dosimeter.federated.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from dosimeter.federated.client import fit
 from dosimeter.federated.federation import Federation, State
 from dosimeter.federated.server import average, chosen, counted, evaluate, validate
 from dosimeter.federated.workers import Fits, Task
@@ -52,6 +53,7 @@ def train(
         processes: whether each is a process; by default where a round has enough to do.
         progress: show a bar; by default when standard error is a terminal.
     """
+    checks.count("Training", "workers", workers)
     protocol = federation.protocol
     folder = None if folder is None else Path(folder)
     if folder:
@@ -77,6 +79,15 @@ def train(
             if watch:
                 watch(at.done, at.state, at.private)
     return Training(at.state, at.private, at.history)
+
+
+def estimate_training(federation: Federation, *, workers: int | None = None) -> float:
+    """Seconds of a whole training, from the first client's first round, actually run; nothing is kept."""
+    protocol = federation.protocol
+    began = time.perf_counter()
+    fit(federation, federation.initial(), chosen(federation, 0)[0], 0)
+    turns = -(-protocol.taking_part() // (workers or os.cpu_count() or 1))
+    return (time.perf_counter() - began) * turns * protocol.rounds
 
 
 def _round(federation: Federation, at: Checkpoint, fits_of: Fits, tested: bool) -> Checkpoint:

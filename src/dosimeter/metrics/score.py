@@ -27,7 +27,7 @@ CHUNK = 2**19
 class Metric:
     """A score of reconstructions beside their originals, which stands in records, tables and pages once it is given.
 
-    dm.audit(..., metrics=[dm.Metric(name="l1", function=lambda a, b: (a - b).abs().flatten(1).mean(1), higher=False)])
+    dm.Scoring(metrics=[dm.Metric(name="l1", function=lambda a, b: (a - b).abs().flatten(1).mean(1), higher=False)])
     """
 
     name: str

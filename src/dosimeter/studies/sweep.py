@@ -188,8 +188,8 @@ def _case(row: Row, threshold: float) -> Case:
         words: spec.make("attack", words, presets.BY_NAME, steps=row.steps) for words in row.tries or (row.attack,)
     }
     protocol = row.training()
-    task = load_task(row.model, row.data, row.victims, seed=row.seed, batch=row.batch, split=row.split, size=row.size)
-    model, dataset, victims, _ = task
+    model, dataset, _ = load_task(row.model, row.data, seed=row.seed, size=row.size)
+    victims = pick(dataset, row.victims, batch=row.batch, seed=row.seed, split=row.split)
     return Case(model, dataset, victims, defense, protocol, attacks, row.split, row.seed, threshold)
 
 
