@@ -19,6 +19,7 @@ from torch import Tensor
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.stages import Beat, Stages, blank, only, unreached
 from dosimeter.errors import SettingError
+from dosimeter.trees import squared_norms
 from dosimeter.types import Ended, Observation, Outcome, Reconstruction, Target, ThreatModel, Watch
 
 
@@ -104,6 +105,14 @@ class Attack:
         except KeyboardInterrupt:
             return unreached(target, observations[0])
 
+    def apart(self, target: Target, clean: Sequence[Observation], seen: Sequence[Observation]) -> Tensor:
+        """(V,): `match` of updates that an auditor knows to be the clients' own, without noise; no attack calls it.
+
+        By default the relative error, which is what solvers give.
+        """
+        gaps = {name: g - clean[0].gradient[name] for name, g in seen[0].gradient.items()}
+        return (squared_norms(gaps).sum(1) / squared_norms(seen[0].gradient).sum(1)).sqrt()
+
     def run(self, target: Target, seen: Observation, *, seed: int, watch: Watch | None) -> Reconstruction:
         """The work on all victims: one after another, unless a subclass knows better."""
         self.check(target, seen.batch)
@@ -176,6 +185,9 @@ class Around(Attack):
 
     def blind(self) -> Attack:
         return self.attack.blind()
+
+    def apart(self, target: Target, clean: Sequence[Observation], seen: Sequence[Observation]) -> Tensor:
+        return self.attack.apart(target, clean, seen)
 
     def at_most(self, restarts: int) -> Attack:
         return replace(self, attack=self.attack.at_most(restarts))

@@ -1,5 +1,6 @@
 """An attacker who knows that one tensor of the update was tampered with, but not which one."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -48,6 +49,11 @@ class LeaveOut(Trying):
     def candidates(self, target: Target) -> list[str]:
         """The tensors that may be left out: weights of any layer."""
         return [name for name, p in target.parameters.items() if p.ndim > 1]
+
+    def apart(self, target: Target, clean: Sequence[Observation], seen: Sequence[Observation]) -> Tensor:
+        """Without the tensor whose absence suits the truth best."""
+        left = (replace(self.attack, only=Except(names=(name,))) for name in self.candidates(target))
+        return torch.stack([search.apart(target, clean, seen) for search in left]).amin(0)
 
     def suppositions(self, target: Target, seen: Observation) -> list["_Without"]:
         return [_Without(name, target, seen) for name in self.candidates(target)]

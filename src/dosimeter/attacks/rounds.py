@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from dosimeter.attacks.base import Around
 from dosimeter.types import Observation, Reconstruction, Target, Watch
@@ -24,6 +25,9 @@ class AverageRounds(Around):
         self, target: Target, observations: Sequence[Observation], *, seed: int, watch: Watch | None = None
     ) -> Reconstruction:
         return self.attack(target, [average(observations)], seed=seed, watch=watch)
+
+    def apart(self, target: Target, clean: Sequence[Observation], seen: Sequence[Observation]) -> Tensor:
+        return self.attack.apart(target, [average(clean)], [average(seen)])
 
 
 def average(observations: Sequence[Observation]) -> Observation:

@@ -1,5 +1,6 @@
 """The one search loop: minimise  -log p(g | x, y, u) - log p(x) - log p(u)  for all victims and restarts at once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -15,6 +16,7 @@ from dosimeter.attacks.moves import Box, Move, Moved
 from dosimeter.attacks.objective import Draws, Objective, Unknowns, Values
 from dosimeter.attacks.sampling import Ball
 from dosimeter.attacks.stages import Beat, Stages, unheard
+from dosimeter.engine import Products
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import BatchNorm, Curve, Ended, Observation, Outcome, Reconstruction, Target, ThreatModel, Watch
 
@@ -139,6 +141,21 @@ class Search(Attack):
         stop = replace(self.stop, steps=min(self.stop.steps, BLIND_STEPS))
         name = f"{self.name} without the update"
         return replace(self, name=name, likelihood=likelihoods.Nothing(), restarts=1, stop=stop, ball=None)
+
+    def apart(self, target: Target, clean: Sequence[Observation], seen: Sequence[Observation]) -> Tensor:
+        """By the likelihood, on the tensors that it matches."""
+        mine, theirs = (
+            {name: trees.flat(each[0].gradient[name]) for name in target.parameters} for each in (clean, seen)
+        )
+        observed = trees.squared_norms(theirs)
+        weights = self.only.weights(target, observed)
+        if isinstance(self.likelihood, likelihoods.Entrywise):
+            entries = [self.likelihood.entry_loss(g, theirs[name]) for name, g in mine.items()]
+            return (weights * torch.stack(entries, 1)).sum(1)
+        cross = torch.stack([(g * theirs[name]).sum(1) for name, g in mine.items()], 1)
+        gaps = trees.squared_norms({name: g - theirs[name] for name, g in mine.items()})
+        parts = (cross, trees.squared_norms(mine), observed, gaps)
+        return self.likelihood.loss(Products(*(weights * part for part in parts)))
 
     def at_most(self, restarts: int) -> "Search":
         return replace(self, side_by_side=restarts)

@@ -2,15 +2,17 @@
 
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from dosimeter import clients, engine, rng, trees
 from dosimeter.attacks import Attack
 from dosimeter.auditing.case import Attacker, Client, clipping, resolve
-from dosimeter.auditing.observing import like, noticed, observe
+from dosimeter.auditing.observing import clean, like, noticed, observe
 from dosimeter.auditing.setting import Audit
 from dosimeter.auditing.target import as_attacked, untold
 from dosimeter.auditing.watches import Watches
@@ -26,6 +28,14 @@ from dosimeter.types import (
     Victims,
     Watch,
 )
+
+
+class Ran(NamedTuple):
+    """What came of an attack on victims, and what the auditor knows beside it."""
+
+    found: Reconstruction
+    blind: Reconstruction  # the same without the updates
+    truth: Tensor  # (V,) how far the clients' own steps are from their updates, in the attack's measure
 
 
 class Job:
@@ -111,8 +121,8 @@ class Job:
         with engine.threads.one_thread_each():
             self.attacker.read(self.observe(self.victims.take(slice(self.plan.victims))), watch)
 
-    def run(self, advance: Advance, *, limit: float = math.inf) -> tuple[Reconstruction, Reconstruction]:
-        """The attack's and the blind attack's images of all victims, or of those reached before Ctrl-C.
+    def run(self, advance: Advance, *, limit: float = math.inf) -> Ran:
+        """What the attack finds of all victims, or of those reached before Ctrl-C.
 
         After `limit` seconds the attack gives up; of victims that it did not come to it says that its time was up.
         """
@@ -120,16 +130,20 @@ class Job:
         stop = threading.Event()
         watches = Watches(advance, stop, tiles=-(-n // size), limit=limit)
 
-        def work(first: int) -> tuple[Reconstruction, Reconstruction]:
+        def work(first: int) -> Ran:
             attacker, tile = self.attacker.cloned(), first // size
-            seen = self.observe(self.victims.take(slice(first, first + size)), self.client.cloned())
+            client, victims = self.client.cloned(), self.victims.take(slice(first, first + size))
+            seen = self.observe(victims, client)
             found = watches.ended(tile, noticed(attacker.read(seen, watches.of(tile)), seen))
-            return found, attacker.guess(seen, watches.blind())
+            blind = attacker.guess(seen, watches.blind())
+            truth = attacker.attack.apart(attacker.target, clean(client, victims, self.threat), seen)
+            return Ran(found, blind, truth.detach().cpu())
 
         done = engine.threads.run(work, range(0, n, size), workers=self.plan.workers, stop=stop)
         if not done:
             raise KeyboardInterrupt
-        return on_cpu([found for found, _ in done]), on_cpu([blind for _, blind in done])
+        found, blind, truth = zip(*done, strict=True)
+        return Ran(on_cpu(found), on_cpu(blind), torch.cat(truth))
 
 
 def trained(target: Target, batch: int) -> Trained | None:
@@ -167,7 +181,7 @@ def described(target: Target, audit: Audit, batch: int) -> dict[str, Any]:
     }
 
 
-def on_cpu(parts: list[Reconstruction]) -> Reconstruction:
+def on_cpu(parts: Sequence[Reconstruction]) -> Reconstruction:
     """Chunks one after another, on the CPU."""
     whole = trees.join(parts)
     return whole._replace(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dosimeter import checks, metrics
 from dosimeter.attacks.labels import usable
+from dosimeter.auditing.evidence import explained
 from dosimeter.auditing.records import (
     Identification,
     ImageRecord,
@@ -104,6 +105,7 @@ def judge(
     trained: Trained | None = None,
     classes: int | None = None,
     transformed: Tensor | None = None,
+    truth: Tensor | None = None,
 ) -> Verdict:
     """Match every update's images to its victims, score them and count successes.
 
@@ -112,6 +114,7 @@ def judge(
         trained: how clients trained locally, to judge an attack that had to guess it.
         classes: among how many the attack recovered the labels; None where it was granted them.
         transformed: (V, B, C, H, W) what clients trained on, where their defense made other images of the victims'.
+        truth: (V,) the matching loss of the clients' own steps.
     """
     order = metrics.match_batches(found.images, victims.images)  # (V, B)
     raw = _arrange(found.images, order)
@@ -119,6 +122,7 @@ def judge(
     used, right = None, None
     if classes is not None and found.labels is not None:
         used, right = _labels(found, victims.labels, order)
+    explains = None if truth is None else explained(found, truth)
     records = [
         ImageRecord(
             victim=v,
@@ -127,6 +131,8 @@ def judge(
             label=victims.labels[v, b].tolist(),
             label_used=None if used is None else told(used[v, b]),
             labels_right=None if right is None else int(right[v]),
+            truth=None if truth is None else float(truth[v]),
+            explained=None if explains is None else explains[v].value,
             **course(found, v),
         )
         for v in range(len(victims.ids))
@@ -143,7 +149,8 @@ def judge(
     if found.trained:
         known["trained"] = _rate(torch.tensor([guess == trained for guess in found.trained]))
     known |= _counted(victims, raw, measured, scoring, transformed)
-    return Verdict([measured.record(record, i) for i, record in enumerate(records)], Summary(**known), raw, floor)
+    records = [measured.record(record, i) for i, record in enumerate(records)]
+    return Verdict(records, Summary(**known, evidence=_evidence(records)), raw, floor)
 
 
 def rescore(result: Result, scoring: Scoring) -> Result:
@@ -160,12 +167,18 @@ def rescore(result: Result, scoring: Scoring) -> Result:
     )
     if own := before.get("metrics", {}) | now.get("metrics", {}):
         now["metrics"] = own
+    records = [measured.record(record, i) for i, record in enumerate(result.records)]
     return replace(
         result,
         settings=before | now | {"lpips": now["lpips"] or None},
-        records=[measured.record(record, i) for i, record in enumerate(result.records)],
-        scores=replace(result.scores, **counted),
+        records=records,
+        scores=replace(result.scores, **counted, evidence=_evidence(records)),
     )
+
+
+def _evidence(records: Sequence[ImageRecord]) -> dict[str, int]:
+    """How many images the attack says what of, where an auditor could tell."""
+    return dict(Counter(record.evidence for record in records if record.evidence and record.explained))
 
 
 def _measure(truth: Tensor, raw: Tensor, floor: Tensor, scoring: Scoring, std: Tensor) -> _Measured:

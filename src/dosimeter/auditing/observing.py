@@ -59,7 +59,12 @@ def noticed(found: Reconstruction, seen: Sequence[Observation]) -> Reconstructio
     return found._replace(stopped=tuple(stopped), labels=labels)
 
 
-def _observe(client: Client, victims: Victims, threat: ThreatModel, at: int) -> Observation:
+def clean(client: Client, victims: Victims, threat: ThreatModel) -> list[Observation]:
+    """What the server would see of the same steps, with the same draws, if no defense acted on the updates."""
+    return [_observe(client, victims, threat, at, clean=True) for at in range(client.updates.rounds)]
+
+
+def _observe(client: Client, victims: Victims, threat: ThreatModel, at: int, *, clean: bool = False) -> Observation:
     statistics: list[Statistics] = []
     secrets: list[Secrets] = []
     again = (f"round {at}",) if at else ()  # the first round's streams have no number
@@ -80,8 +85,8 @@ def _observe(client: Client, victims: Victims, threat: ThreatModel, at: int) -> 
             if threat.statistics == "sent":
                 statistics.append(clients.statistics(target, made.images))
             secrets.append(made.drawn)
-            sent = made.update
-            trees.check_update(sent, target.parameters)
+            trees.check_update(made.update, target.parameters)
+            sent = {key: made.clean[key] for key in made.update} if clean else made.update
             if isinstance(step, clients.LocalTraining) and not threat.local_lr:
                 sent = {key: step.lr * g for key, g in sent.items()}  # the plain difference of weights
             yield sent

@@ -31,6 +31,13 @@ class ImageRecord:
     steps: int
     restart: int
     stopped: str
+    truth: float | None = None  # the matching loss of the clients' own step, for an auditor who knows it
+    explained: str | None = None  # whether what was found explains the update as well as that does; see `evidence`
+
+    @property
+    def evidence(self) -> str | None:
+        """What the attack on this image says of privacy."""
+        return "read" if self.read else self.explained
 
     def document(self) -> dict[str, Any]:
         """As plain values."""
@@ -105,6 +112,7 @@ class Summary:
 
     images: int
     unmeasured: dict[str, int]  # victims of whom nothing is said, by why
+    evidence: dict[str, int] = field(default_factory=dict)  # images by what the attack on them says of privacy
     scores: dict[str, Score]
     baseline: dict[str, Score]
     success: Success

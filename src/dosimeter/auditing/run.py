@@ -25,13 +25,21 @@ def perform(audit: Audit, *, place: Place | None = None) -> Result:
     began = time.perf_counter()
     title = f"{place.title(name) if place else name}, {len(victims.ids)} victims"
     with bar(title, None, show=audit.resources.progress) as advance:
-        found, blind = job.run(place.around(advance), limit=place.limit) if place else job.run(advance)
+        found, blind, truth = job.run(place.around(advance), limit=place.limit) if place else job.run(advance)
     seconds = time.perf_counter() - began
     reached = victims.take(slice(len(found.stopped)))
     made, std = trained_on(job.client, reached), job.client.target.std.cpu()
     other = None if torch.equal(made, reached.images) else made
     verdict = judge(
-        reached, found, blind, audit.scoring, std=std, trained=job.trained, classes=job.classes, transformed=other
+        reached,
+        found,
+        blind,
+        audit.scoring,
+        std=std,
+        trained=job.trained,
+        classes=job.classes,
+        transformed=other,
+        truth=truth if audit.attack.reads_images else None,
     )
     result = Result(
         settings={"model": type(audit.model).__name__, "data": "the caller's"}

@@ -32,6 +32,7 @@ class Sent(NamedTuple):
     update: Gradient
     drawn: Secrets
     images: Tensor  # (B, C, H, W) what it trained on
+    clean: Gradient  # the update before the defense acted on it
 
 
 def take_step(
@@ -58,10 +59,10 @@ def take_step(
     images = images.to(target.mean)
     drawn = {**fixed, **scoped_draws(target, defense, len(images), streams.secrets, "image")}
     ran = replace(target, drawn=drawn)
-    update = slopes(ran, images, labels, streams.order)
+    clean = update = slopes(ran, images, labels, streams.order)
     if perturb:
         update = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
-    return Sent(update, drawn, images)
+    return Sent(update, drawn, images, clean)
 
 
 def client_draws(target: Target, defense: Defends, rng: torch.Generator) -> Secrets:

@@ -1,0 +1,41 @@
+"""Whether a reconstruction that shows nothing is evidence of privacy, or only of a poor search.
+
+The auditor knows what clients computed, and asks of every update that was not read: does what the attack found explain
+it at least as well as the truth does, in the attack's own measure? If so the search did its work and the update does
+not hold the image, for this attack. If not the search stopped early, or its model of the client is wrong, and the
+update may well hold it. Nothing of this is told to an attack.
+"""
+
+from enum import StrEnum
+
+from torch import Tensor
+
+from dosimeter.types import Outcome, Reconstruction
+
+SLACK = 1e-3
+"""By how much, relatively, what was found may explain an update worse than the truth and still count as well."""
+
+ROUNDING = 1e-5
+"""The same where the truth explains it to the last digit, as a share of the mismatch at the start of a search."""
+
+
+class Evidence(StrEnum):
+    """What the attack on one update, or on one image of it, says of privacy."""
+
+    READ = "read"
+    HIDDEN = "hidden"  # what was found explains the update at least as well as the truth does
+    FELL_SHORT = "fell short"  # the truth explains it better: this says nothing of the defense
+    UNMEASURED = "not measured"  # the attack did not come to an end, or the update is zero
+
+
+def explained(found: Reconstruction, truth: Tensor) -> list[Evidence]:
+    """Of every update, as if no image of it were read; `truth` (V,) is the match of the clients' own steps."""
+    start = found.curve.match[:, 0].cpu().nan_to_num(0.0, 0.0, 0.0).abs()
+    enough = found.match.cpu() <= truth + SLACK * truth.abs() + ROUNDING * start
+    return [_standing(ended.outcome, well) for ended, well in zip(found.stopped, enough.tolist(), strict=True)]
+
+
+def _standing(outcome: Outcome, well: bool) -> Evidence:
+    if not outcome.measured or outcome is Outcome.INTERRUPTED:
+        return Evidence.UNMEASURED
+    return Evidence.HIDDEN if well or outcome.explains else Evidence.FELL_SHORT
