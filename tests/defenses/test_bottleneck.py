@@ -12,8 +12,7 @@ from torch.distributions import Normal, kl_divergence
 from dosimeter import models
 from dosimeter.defenses import Cvb, Defense, Precode
 from dosimeter.defenses.bottleneck import gaussian_divergence
-from dosimeter.defenses.places import Guarded
-from dosimeter.defenses.shortcuts import shortcuts
+from dosimeter.defenses.places import Guarded, shortcuts
 from dosimeter.errors import SettingError
 from dosimeter.types import Target
 

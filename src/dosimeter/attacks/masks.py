@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dosimeter import checks, networks
 from dosimeter.errors import SettingError
@@ -159,10 +159,6 @@ def _inputs(target: Target, rng: torch.Generator) -> dict[str, list[Tensor]]:
     drawn = {name: torch.randn(s.full_shape(1), generator=rng).to(image) for name, s in target.secrets.items()}
     seen: dict[str, list[Tensor]] = {}
     with torch.no_grad():
-        for made in networks.watch(target.model, lambda: call(target.model, drawn, image), _has_parameters):
+        for made in networks.watch(target.model, lambda: call(target.model, drawn, image), networks.has_parameters):
             seen.setdefault(made.name, []).append(made.inputs)
     return seen
-
-
-def _has_parameters(_name: str, layer: nn.Module) -> bool:
-    return next(layer.parameters(recurse=False), None) is not None

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dosimeter import checks
 from dosimeter.errors import SettingError, unknown
+from dosimeter.networks import hooked
 from dosimeter.types import Statistics, Target
 
 
@@ -168,8 +169,9 @@ class BatchNormStatistics(Prior):
         n, batch = view.images.shape[:2]
         apart: list[Tensor] = []
 
-        def note(name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
+        def note(name: str, layer: _BatchNorm, inputs: tuple[Tensor], _output: Tensor) -> Tensor:
             """Compare what goes in; what comes out is normalised by what it is compared with."""
+            (x,) = inputs
             places = x.reshape(n, batch, x.shape[1], -1)  # (N, B, C, places)
             wanted = self._wanted(view, name, layer)
             for found, want in zip((places.mean((1, 3)), places.var((1, 3), correction=0)), wanted, strict=True):
@@ -181,16 +183,8 @@ class BatchNormStatistics(Prior):
             shape = (1, -1, *[1] * (x.ndim - 2))
             return normal * layer.weight.view(shape) + layer.bias.view(shape)
 
-        hooks = [
-            layer.register_forward_hook(lambda layer, inputs, _out, name=name: note(name, layer, inputs[0]))
-            for name, layer in view.target.model.named_modules()
-            if isinstance(layer, _BatchNorm)
-        ]
-        try:
+        with hooked(view.target.model, note, lambda _, layer: isinstance(layer, _BatchNorm)):
             view.target.model(view.images.flatten(0, 1))
-        finally:
-            for hook in hooks:
-                hook.remove()
         return torch.stack(apart).sum(0)
 
     def _wanted(self, view: View, name: str, layer: _BatchNorm) -> tuple[Tensor, Tensor]:

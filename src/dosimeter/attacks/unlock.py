@@ -26,8 +26,8 @@ from dosimeter.attacks.analytic.ops import Block, Scale
 from dosimeter.attacks.analytic.straight import read_straight
 from dosimeter.attacks.base import Around, Attack
 from dosimeter.attacks.stages import Beat, Stages, unheard
-from dosimeter.engine import clone_modules
 from dosimeter.errors import SettingError
+from dosimeter.networks import clone_modules
 from dosimeter.types import Gradient, Observation, Reconstruction, Target, Watch
 
 EPSILON = 1e-9

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from dosimeter import clients, engine
+from dosimeter import clients, networks
 from dosimeter.attacks import Attack
 from dosimeter.auditing.setting import Audit, Updates
 from dosimeter.auditing.target import as_attacked, make_target
@@ -74,7 +74,7 @@ def clipping(audit: Audit) -> Audit:
 
 
 def _cloned(target: Target) -> Target:
-    return replace(target, model=engine.clone_modules(target.model))
+    return replace(target, model=networks.clone_modules(target.model))
 
 
 def _check_secrets(target: Target) -> None:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from dosimeter import engine, models, rng
+from dosimeter import engine, models, networks, rng
 from dosimeter.attacks.likelihoods import Cosine
 from dosimeter.benchmarks.cases import CLASSES, SHAPE, Case
 from dosimeter.benchmarks.rounds import Burst, on_threads, repeat
@@ -68,7 +68,7 @@ class Ready:
 
     def tile(self, first: int, last: int, way: Literal["vmap"] | None = None) -> Tile:
         """The victims from first to before last, with a model of their own: threads cannot share one."""
-        target = replace(self.target, model=engine.clone_modules(self.target.model))
+        target = replace(self.target, model=networks.clone_modules(self.target.model))
         observed = {name: g[first:last] for name, g in self.observed.items()}
         matcher = engine.Matcher(target, observed, way=way)
         tile = Tile(matcher, self.images[first:last], self.labels[first:last], torch.arange(last - first))

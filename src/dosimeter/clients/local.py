@@ -11,12 +11,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from dosimeter import checks, trees
 from dosimeter.clients import optimisers
 from dosimeter.clients.recompute import recomputed
 from dosimeter.errors import SettingError
+from dosimeter.networks import norms_by_batch
 from dosimeter.types import Gradient, Held, Secrets, Step, Target
 
 
@@ -155,7 +155,7 @@ class ClippedGradient:
         return Held(1, images, 3.5 * images, 1)  # every image's own gradient, written out
 
     def __call__(self, target: Target, parameters: Gradient, images: Tensor, labels: Tensor) -> Gradient:
-        if any(isinstance(m, _BatchNorm) and m.running_mean is None for m in target.model.modules()):
+        if norms_by_batch(target.model):
             raise SettingError(
                 "Clipping needs every image's own gradient, but batch norm by the batch mixes the images; "
                 "use running statistics."

@@ -1,10 +1,13 @@
 """What a client's batch norms see of its batch, for clients that send it along with the update."""
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dosimeter.errors import ModelError
+from dosimeter.networks import hooked
 from dosimeter.types import Target
 
 
@@ -20,21 +23,13 @@ def statistics(target: Target, images: Tensor) -> dict[str, tuple[Tensor, Tensor
     """
     seen: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def note(name: str, x: Tensor) -> None:
+    def note(name: str, _layer: nn.Module, inputs: tuple[Any, ...]) -> None:
         if name in seen:
             raise ModelError(f"The batch norm {name!r} is used twice in one pass, so it has no one mean to send.")
+        (x,) = inputs
         axes = [axis for axis in range(x.ndim) if axis != 1]
         seen[name] = (x.mean(axes), x.var(axes, correction=0))
 
-    hooks = [
-        layer.register_forward_pre_hook(lambda _layer, inputs, name=name: note(name, inputs[0]))
-        for name, layer in target.model.named_modules()
-        if isinstance(layer, _BatchNorm)
-    ]
-    try:
-        with torch.no_grad():
-            target.model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with torch.no_grad(), hooked(target.model, note, lambda _, layer: isinstance(layer, _BatchNorm), before=True):
+        target.model(images)
     return seen

@@ -7,9 +7,9 @@ from dosimeter.defenses.dp import DpSgd
 from dosimeter.defenses.fedkl import KeyLock
 from dosimeter.defenses.layers import Dropout, NoBias, for_use
 from dosimeter.defenses.noise import GaussianNoise, LaplaceNoise
+from dosimeter.defenses.places import shortcuts
 from dosimeter.defenses.ppp import Ppp
 from dosimeter.defenses.pruning import Pruning, Quantisation, RandomPruning
-from dosimeter.defenses.shortcuts import shortcuts
 from dosimeter.defenses.soteria import Soteria
 from dosimeter.types import Moment
 

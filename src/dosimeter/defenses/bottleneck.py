@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from dosimeter import checks
 from dosimeter.defenses.base import Defense
 from dosimeter.defenses.places import Added, before_flatten, check_place, insert, own_order, weighted
-from dosimeter.defenses.shortcuts import behind_first_block
 from dosimeter.errors import SettingError, unknown
+from dosimeter.networks import behind_first_block
 from dosimeter.types import Secret, Shape
 
 Variant = Literal["paper", "released"]

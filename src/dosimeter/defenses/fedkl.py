@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from dosimeter import checks
 from dosimeter.defenses.base import Defense
-from dosimeter.defenses.places import Added, own_modules, run_order
+from dosimeter.defenses.places import Added, own_modules
 from dosimeter.errors import SettingError, unknown
+from dosimeter.networks import run_order
 from dosimeter.types import Gradient, Secret, Secrets, Shape, Target
 
 Kind = Literal["linear", "relu"]

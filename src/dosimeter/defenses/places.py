@@ -1,14 +1,13 @@
 """Places in a network: in what order it runs its layers, which are its own, and a new layer before one of them."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dosimeter import checks
 from dosimeter.errors import SettingError, unknown
+from dosimeter.networks import bypassed, run_order
 from dosimeter.types import Shape
 
 
@@ -105,36 +104,9 @@ def own_modules(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def run_order(model: nn.Module, shape: Shape) -> dict[str, tuple[int, ...]]:
-    """{module: shape of what goes into it}, in the order in which an image meets them."""
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def note(path: str, inputs: tuple[object, ...]) -> None:
-        if inputs and isinstance(inputs[0], Tensor):
-            shapes.setdefault(path, tuple(inputs[0].shape[1:]))
-
-    hooks = [
-        layer.register_forward_pre_hook(lambda _layer, inputs, path=path: note(path, inputs))
-        for path, layer in model.named_modules()
-        if path
-    ]
-    like = next(model.parameters())
-    try:
-        with torch.no_grad(), evaluating(model):
-            model(torch.full((2, *shape), 0.5).to(like))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return shapes
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """A look at a model without dropout and by running statistics, which the look must not change."""
-    training = [layer for layer in model.modules() if layer.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for layer in training:
-            layer.training = True
+def shortcuts(model: nn.Module, shape: Shape) -> dict[str, str]:
+    """What a report should say of a model whose shortcuts lead around all that was put into it."""
+    places = [path for path, layer in model.named_modules() if isinstance(layer, Guarded)]
+    if not places or not bypassed(model, shape, places):
+        return {}
+    return {"shortcut": f"carries the image around the noise before {', '.join(places)}"}

@@ -9,9 +9,9 @@ from torch import nn
 from dosimeter.channel import Fact, Facts
 from dosimeter.defenses.bottleneck import Bottleneck, Precode, Variational
 from dosimeter.defenses.noise import LEVELS, GaussianNoise
-from dosimeter.defenses.places import run_order
 from dosimeter.defenses.pruning import RATIOS, Pruning
 from dosimeter.errors import SettingError
+from dosimeter.networks import run_order
 from dosimeter.types import Gradient, Moment, Shape
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from dosimeter import checks
 from dosimeter.channel import Facts, Hides
 from dosimeter.defenses.base import Defense
-from dosimeter.defenses.places import evaluating, own_order
-from dosimeter.defenses.receptive import Fields, find_fields, slope_norms
+from dosimeter.defenses.places import own_order
 from dosimeter.errors import SettingError, unknown
+from dosimeter.networks import Fields, evaluating, find_fields, slope_norms, watch
 from dosimeter.types import Gradient, Moment, Secrets, Shape, Target, call
 
 
@@ -78,13 +78,8 @@ def feature_scores(target: Target, path: str, images: Tensor) -> Tensor:
 
 def _features(model: nn.Module, path: str, drawn: Secrets, images: Tensor) -> Tensor:
     """(n, features): what goes into a layer."""
-    seen: list[Tensor] = []
-    hook = model.get_submodule(path).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    try:
-        call(model, drawn, images)
-    finally:
-        hook.remove()
-    return seen[0].reshape(len(images), -1)
+    inputs: Tensor = watch(model, lambda: call(model, drawn, images), lambda name, _layer: name == path)[0].inputs
+    return inputs.reshape(len(images), -1)
 
 
 _FOUND: WeakKeyDictionary[nn.Module, dict[tuple[str, Shape], Fields]] = WeakKeyDictionary()

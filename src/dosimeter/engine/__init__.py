@@ -13,6 +13,5 @@ plan       tiles of victims         threads   tiles side by side
 from dosimeter.engine import threads
 from dosimeter.engine.matching import Explanation, Matcher, Products
 from dosimeter.engine.plan import DEFAULT_BUDGET, Plan, plan
-from dosimeter.engine.threads import clone_modules
 
-__all__ = ["DEFAULT_BUDGET", "Explanation", "Matcher", "Plan", "Products", "clone_modules", "plan", "threads"]
+__all__ = ["DEFAULT_BUDGET", "Explanation", "Matcher", "Plan", "Products", "plan", "threads"]

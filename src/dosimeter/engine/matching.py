@@ -15,7 +15,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from dosimeter.engine.chain import Chain, NotStraight
 from dosimeter.engine.contract import Contraction, Vectors, entry_losses
@@ -24,6 +23,7 @@ from dosimeter.engine.memory import TRIED
 from dosimeter.engine.tape import Tape
 from dosimeter.engine.threads import twice_differentiable
 from dosimeter.errors import ModelError
+from dosimeter.networks import norms_by_batch
 from dosimeter.rng import stream
 from dosimeter.trees import flat, rows, squared_norms
 from dosimeter.types import Gradient, Secrets, Statistics, Target, Way
@@ -292,7 +292,7 @@ class Matcher:
         return lambda x: self._from_tape(tape, x, y, first, u)
 
     def _set_vmap(self, y: Tensor, first: Tensor, u: Secrets) -> Callable[[Tensor], Products]:
-        if any(isinstance(m, _BatchNorm) and m.running_mean is None for m in self._target.model.modules()):
+        if norms_by_batch(self._target.model):
             # In torch 2.13, by a thousandth or more: too little for a trial in float32 to find out.
             raise NotStraight("torch's second derivative of batch norm by the batch is wrong under vmap")
         return lambda x: self._written_out(self._together(x, y, first, u), first)

@@ -10,10 +10,10 @@ import os
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from dosimeter.engine.memory import TRIED, training
 from dosimeter.errors import SettingError
+from dosimeter.networks import activations
 from dosimeter.types import Measured, Target
 
 DEFAULT_BUDGET = 4 * 2**30  # bytes
@@ -60,7 +60,9 @@ def plan(
     """
     size = target.mean.element_size()
     weights = sum(p.numel() for p in target.parameters.values())
-    active = batch * _activations(target)
+    images = torch.zeros(2, *target.shape).to(target.mean)  # batch norm with the statistics of its batch refuses one
+    with torch.no_grad():
+        active = batch * (activations(target.model, lambda: target.model(images)) // len(images))
     once = sum(p.numel() for p in target.parameters.values() if p.ndim == 2 and batch == 1 and not target.step)
     step, stretch, least = passes * (12 * active + (4 * weights if target.step else 0)), None, 1
     if isinstance(target.step, Measured):
@@ -87,23 +89,3 @@ def plan(
     tile = -(-victims // (-(-tiles // cores) * cores))  # as many rounds as are needed, all workers busy in each
     at_once = min(cores, -(-victims // tile))
     return Plan(tile, at_once, at_once * max(tile * each, round(most)), restarts, stretch)
-
-
-def _activations(target: Target) -> int:
-    """Numbers that one image leaves in the outputs of the model's layers."""
-    count = 0
-
-    def add(_module: object, _inputs: object, output: object) -> None:
-        nonlocal count
-        count += output.numel() if isinstance(output, Tensor) else 0
-
-    leaves = [m for m in target.model.modules() if not list(m.children())]
-    hooks = [m.register_forward_hook(add) for m in leaves]
-    images = 2  # batch norm with the statistics of its batch refuses one
-    try:
-        with torch.no_grad():
-            target.model(torch.zeros(images, *target.shape, dtype=target.mean.dtype, device=target.mean.device))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return count // images

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from dosimeter.engine.attention import PlainAttention
 from dosimeter.engine.layers import TWINS, Own, Part, Vector
-from dosimeter.engine.threads import clone_modules
+from dosimeter.networks import clone_modules
 from dosimeter.trees import flat
 from dosimeter.types import Secrets, Statistics, Target, call
 

@@ -1,6 +1,5 @@
 """Tiles side by side, each on one thread."""
 
-import copy
 import ctypes
 import gc
 import threading
@@ -11,7 +10,6 @@ from functools import cache
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 T = TypeVar("T")
@@ -43,15 +41,6 @@ def run(
                 raise failed
             results = [future.result() for future in waiting]
             return [result[0] for result in results if result]
-
-
-def clone_modules(model: nn.Module) -> nn.Module:
-    """A model for another thread: modules of its own, weights in the same memory, which caches then hold once.
-
-    While torch.func runs a model, the parameters of its modules are exchanged for all threads.
-    """
-    shared = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in model.parameters()}
-    return copy.deepcopy(model, dict(shared))
 
 
 def _failed(waiting: Sequence[Future[Any]]) -> BaseException | None:

@@ -1,5 +1,31 @@
-"""What a network does, found by watching it run rather than from a list of networks."""
+"""What a network does, found by watching it run rather than from a list of networks.
 
-from dosimeter.networks.hooks import Call, activations, watch
+hooks      which layers a run calls, with what, and what they give
+look       blank images, the order of layers, and modules for another thread
+shortcuts  places that a shortcut leads around
+receptive  which pixels a feature sees
+"""
 
-__all__ = ["Call", "activations", "watch"]
+from dosimeter.networks.hooks import Call, activations, hooked, is_leaf, watch
+from dosimeter.networks.look import blanks, clone_modules, evaluating, has_parameters, norms_by_batch, run_order
+from dosimeter.networks.receptive import Fields, find_fields, slope_norms
+from dosimeter.networks.shortcuts import behind_first_block, bypassed
+
+__all__ = [
+    "Call",
+    "Fields",
+    "activations",
+    "behind_first_block",
+    "blanks",
+    "bypassed",
+    "clone_modules",
+    "evaluating",
+    "find_fields",
+    "has_parameters",
+    "hooked",
+    "is_leaf",
+    "norms_by_batch",
+    "run_order",
+    "slope_norms",
+    "watch",
+]

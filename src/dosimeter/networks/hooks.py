@@ -1,6 +1,8 @@
 """Which layers a run calls, with what, and what they give."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -15,19 +17,36 @@ class Call(NamedTuple):
     output: Any
 
 
-def watch(model: nn.Module, run: Callable[[], object], which: Callable[[str, nn.Module], bool]) -> list[Call]:
-    """The calls of the layers that are asked for, in the order in which they end."""
-    calls: list[Call] = []
+Which = Callable[[str, nn.Module], bool]
 
-    def note(name: str) -> Callable[..., None]:
-        return lambda layer, inputs, output: calls.append(Call(name, layer, inputs[0] if inputs else None, output))
 
-    hooks = [layer.register_forward_hook(note(name)) for name, layer in model.named_modules() if which(name, layer)]
+@contextmanager
+def hooked(
+    model: nn.Module, see: Callable[..., Any], which: Which, *, before: bool = False, **how: Any
+) -> Iterator[None]:
+    """Have `see` called inside the block with name, layer, inputs and, unless it comes before, output of every call.
+
+    What it gives takes the place of what it saw, as torch's hooks have it; `how` are their settings.
+    """
+    layers = [(name, layer) for name, layer in model.named_modules() if which(name, layer)]
+    place = nn.Module.register_forward_pre_hook if before else nn.Module.register_forward_hook
+    hooks = [place(layer, partial(see, name), **how) for name, layer in layers]
     try:
-        run()
+        yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def watch(model: nn.Module, run: Callable[[], object], which: Which) -> list[Call]:
+    """The calls of the layers that are asked for, in the order in which they end."""
+    calls: list[Call] = []
+
+    def note(name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        calls.append(Call(name, layer, inputs[0] if inputs else None, output))
+
+    with hooked(model, note, which):
+        run()
     return calls
 
 

@@ -3,11 +3,11 @@
 import copy
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from dosimeter import networks
 from dosimeter.errors import ModelError
 from dosimeter.types import Shape
 
@@ -69,27 +69,17 @@ def _parts(tamper: Tamper) -> tuple[Tamper, ...]:
     return tamper.parts if isinstance(tamper, Chain) else (tamper,)
 
 
-class Call(NamedTuple):
-    """A layer with parameters of its own, what went in and what came out."""
-
-    name: str
-    layer: nn.Module
-    inputs: Tensor
-    output: Tensor
-
-
-def watch(model: nn.Module, images: Tensor) -> tuple[list[Call], Tensor]:
-    """The layers that a pass through a copy of the model calls, in this order, and its output."""
+def watch(model: nn.Module, images: Tensor) -> tuple[list[networks.Call], Tensor]:
+    """The layers with parameters that a pass through a copy of the model calls, in this order, and its output."""
     copied = copy.deepcopy(model).eval()
-    calls: list[Call] = []
-    for name, layer in copied.named_modules():
-        if not list(layer.children()) and list(layer.parameters()):
-            layer.register_forward_hook(
-                lambda layer, inputs, output, name=name: calls.append(Call(name, layer, inputs[0], output))
-            )
+    outputs: list[Tensor] = []
     with torch.no_grad():
-        output = copied(images)
-    return calls, output
+        calls = networks.watch(copied, lambda: outputs.append(copied(images)), _learned)
+    return calls, outputs[0]
+
+
+def _learned(name: str, layer: nn.Module) -> bool:
+    return networks.is_leaf(name, layer) and networks.has_parameters(name, layer)
 
 
 def blanks(model: nn.Module, shape: Shape) -> Tensor:

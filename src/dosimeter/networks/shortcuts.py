@@ -6,16 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dosimeter.defenses.places import Guarded, evaluating
+from dosimeter.networks.hooks import hooked
+from dosimeter.networks.look import blanks, evaluating
 from dosimeter.types import Shape, call
-
-
-def shortcuts(model: nn.Module, shape: Shape) -> dict[str, str]:
-    """What a report should say of a model whose shortcuts lead around all that was put into it."""
-    places = [path for path, layer in model.named_modules() if isinstance(layer, Guarded)]
-    if not places or not bypassed(model, shape, places):
-        return {}
-    return {"shortcut": f"carries the image around the noise before {', '.join(places)}"}
 
 
 def bypassed(model: nn.Module, shape: Shape, places: Collection[str]) -> bool:
@@ -57,17 +50,13 @@ def _cut(model: nn.Module, shape: Shape, places: Collection[str]) -> _Cut:
     """One pass in which the first input of these modules is cut off from the image."""
     inputs: list[int] = []
 
-    def cut(_layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def cut(_path: str, _layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         inputs.append(len(given) + len(named))
         return tuple(x.detach() if isinstance(x, Tensor) and not at else x for at, x in enumerate(given)), named
 
-    hooks = [model.get_submodule(path).register_forward_pre_hook(cut, with_kwargs=True) for path in places]
     fixed = {name: p.detach() for name, p in model.named_parameters()}
-    images = torch.full((2, *shape), 0.5).to(next(model.parameters())).detach().requires_grad_().clone()
-    try:
-        with torch.enable_grad(), evaluating(model):
-            output = call(model, fixed, images)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    images = blanks(model, shape).requires_grad_().clone()
+    where = hooked(model, cut, lambda path, _layer: path in places, before=True, with_kwargs=True)
+    with torch.enable_grad(), evaluating(model), where:
+        output = call(model, fixed, images)
     return _Cut(isinstance(output, Tensor) and output.requires_grad, inputs)

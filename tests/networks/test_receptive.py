@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dosimeter.defenses.receptive import find_fields, slope_norms
+from dosimeter.networks import find_fields, slope_norms
 
 SHAPE = (2, 9, 8)
 LAYERS = st.sampled_from(["conv", "strided", "wide", "relu", "sigmoid", "max", "average", "norm"])
