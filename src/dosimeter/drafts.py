@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from dosimeter import files
 from dosimeter.errors import OutputError
-from dosimeter.store import RUN, is_run, stranger
+from dosimeter.store import RUN, is_run, stranger, unfinished
 
 PREFIX, LOCK = ".dosimeter-", "dosimeter.lock"
 
@@ -35,7 +35,7 @@ class TakenError(OutputError):
 
 
 @contextmanager
-def reserve(folder: Path, *, overwrite: bool = False, numbered: bool = False) -> Iterator[Draft]:
+def reserve(folder: Path, *, overwrite: bool = False, numbered: bool = False, goes_on: str = "") -> Iterator[Draft]:
     """Take a folder for a run, before hours of work are lost to a wrong path, and put there what the block writes.
 
     What the block wrote vanishes when it fails, unless that is a run by then, which is kept.
@@ -43,11 +43,12 @@ def reserve(folder: Path, *, overwrite: bool = False, numbered: bool = False) ->
     Args:
         overwrite: an older run gives way in the end, if there is nothing in its folder but that run.
         numbered: take the first of folder-1, folder-2, ... that is free.
+        goes_on: what is made; an unfinished run of the same is taken up again, with all that lies in its folder.
     """
     for number in count(1):
         chosen = folder.with_name(f"{folder.name}-{number}") if numbered else folder
         try:
-            held = _Held(chosen, overwrite)
+            held = _Held(chosen, overwrite, goes_on)
             break
         except TakenError:
             if not numbered:
@@ -66,22 +67,29 @@ def reserve(folder: Path, *, overwrite: bool = False, numbered: bool = False) ->
 class _Held:
     """A place for a run that no other process can take."""
 
-    def __init__(self, folder: Path, overwrite: bool) -> None:
-        self.folder, self.overwrite, self.lock, self.missing = folder, overwrite, ExitStack(), list[Path]()
+    def __init__(self, folder: Path, overwrite: bool, goes_on: str) -> None:
+        self.folder, self.overwrite, self.goes_on = folder, overwrite, goes_on
+        self.lock, self.missing = ExitStack(), list[Path]()
         try:
             self.place = folder.resolve()
             self.hidden = self.place.with_name(PREFIX + self.place.name)
             self.draft, self.aside = self.hidden / "run", self.hidden / "old"
             self.missing = [parent for parent in self.place.parents if not parent.exists()]
             self.place.parent.mkdir(parents=True, exist_ok=True)
-            _clear(self.place.parent)
             with files.undisturbed():
-                self._take()
+                adopted = self._adopt()
+                _clear(self.place.parent)
+                if not adopted:
+                    self._take()
                 try:
                     self._check()  # now that no other audit can come between
+                    if not adopted and self._unfinished():
+                        self.draft.rmdir()
+                        os.rename(self.place, self.draft)
                 except BaseException:
                     with self.lock:
-                        self.remove()
+                        if not adopted:
+                            self.remove()
                     raise
         except (OSError, ValueError, RuntimeError) as error:
             self._prune()
@@ -101,7 +109,7 @@ class _Held:
                 f"Expected a new or empty folder, but {folder!r} holds files that are no run of dosimeter, which "
                 "--overwrite would not replace either; choose another --out."
             )
-        if not self.overwrite:
+        if not self.overwrite and not self._unfinished():
             raise TakenError(
                 f"Expected a new or empty folder, but {folder!r} holds an older run; replace it with --overwrite or "
                 "choose another --out."
@@ -111,6 +119,19 @@ class _Held:
                 f"Expected a run and nothing else to replace, but {folder!r} holds {str(foreign)!r} too; move that "
                 "away or choose another --out."
             )
+
+    def _unfinished(self) -> bool:
+        """Whether the same was begun in the place before."""
+        return bool(self.goes_on) and unfinished(self.place) == self.goes_on
+
+    def _adopt(self) -> bool:
+        """Take over what a killed process left of the same."""
+        if not self.goes_on or unfinished(self.draft) != self.goes_on:
+            return False
+        with suppress(ImportError, OSError):
+            lock = self.lock.enter_context(_locked(self.hidden / LOCK))
+            return os.path.samestat(os.stat(self.hidden / LOCK), os.fstat(lock))  # else it was cleared by now
+        return False
 
     def _take(self) -> None:
         try:

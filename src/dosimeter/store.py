@@ -16,6 +16,7 @@ where anything of it is certain. Reading executes nothing: JSON and safetensors.
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -56,11 +57,8 @@ class Run(NamedTuple):
     tensors: dict[str, Tensor]  # reconstructions.safetensors; empty when the document is None
 
 
-def write_run(result: Outcome, folder: Path, *, made: str = "") -> None:
-    """Write a result into a folder, usually a draft; run.json comes last, and with it the folder is a run.
-
-    `made` tells what determines the result, so that a panel that was stopped knows what it has done.
-    """
+def write_run(result: Outcome, folder: Path) -> None:
+    """Write a result into a folder, usually a draft; run.json comes last, and with it the folder is a run."""
     for number, trial in enumerate(result.panel if isinstance(result, Result) else (), 1):
         place = folder / attack_folder(number, trial.attack)
         if trial.result is not None and not (place / RUN).is_file():
@@ -72,7 +70,7 @@ def write_run(result: Outcome, folder: Path, *, made: str = "") -> None:
         files.replace(folder / TENSORS, save(copies))
         _write_images(result, folder / IMAGES)
         info = _info(result.status, result.seconds, result.environment, len(result.records))
-        _write_json(folder / RUN, info | _told(result) | ({"made": made} if made else {}))
+        _write_json(folder / RUN, info | _told(result))
 
 
 def attack_folder(number: int, name: str) -> str:
@@ -94,9 +92,29 @@ def _tensors(result: Outcome) -> dict[str, Tensor]:
     return tensors | {name: tensor for name, tensor in more.items() if tensor is not None}
 
 
-def write_interrupted(folder: Path, why: str) -> None:
-    """Write a run that was ended before anything was attacked: run.json alone, with the reason."""
-    _write_json(folder / RUN, _info("interrupted", 0.0, {}, 0) | {"why": why})
+def write_interrupted(folder: Path, why: str, *, made: str = "") -> None:
+    """Write a run that was ended before there was a result: run.json alone, with the reason."""
+    _write_json(folder / RUN, _info("interrupted", 0.0, {}, 0) | {"why": why, "made": made})
+
+
+def unfinished(folder: Path) -> str:
+    """What would have been made by a run that was stopped; nothing of any other folder."""
+    try:
+        info = _read_json(folder / RUN)
+    except DataError:
+        return ""
+    return str(info.get("made", "")) if info.get("status") == "interrupted" else ""
+
+
+def finished(folder: Path) -> dict[str, Result]:
+    """Attacks of a panel that were done, by what made them."""
+    found: dict[str, Result] = {}
+    for place in sorted(folder.glob("attacks/*")):
+        with suppress(DataError):  # one that was being written
+            result = read(place)
+            if isinstance(result, Result) and result.made and result.status == "complete":
+                found[result.made] = result
+    return found
 
 
 def read_run(folder: Path) -> Run:
@@ -174,6 +192,7 @@ def _shared(run: Run) -> dict[str, Any]:
         "environment": info["environment"],
         "status": document["status"],
         "command": info.get("command", ""),
+        "made": info.get("made", ""),
     }
 
 
@@ -211,10 +230,12 @@ def _info(status: str, seconds: float, environment: dict[str, str], images: int)
 
 
 def _told(result: Outcome) -> dict[str, Any]:
-    """The command that made it and how long each attack of a panel took, where there are such."""
+    """What made it and how long each attack of a panel took, where there are such."""
     panel = result.panel if isinstance(result, Result) else ()
     times = [{"attack": each.attack, "seconds": each.result.seconds if each.result else 0.0} for each in panel]
-    return {key: value for key, value in {"command": result.command, "attacks": times}.items() if value}
+    return {
+        key: value for key, value in {"command": result.command, "made": result.made, "attacks": times}.items() if value
+    }
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from dosimeter.errors import OutputError, SettingError
 from dosimeter.federated import Federation, Training, as_audited, train
 from dosimeter.federated import leakage as module
 from dosimeter.federated.leakage import Point, follow, update_norms
-from dosimeter.reports.training import write_leakage, write_training
+from dosimeter.reports import kept
 from small_federation import federation
 
 
@@ -109,12 +109,14 @@ def test_an_audit_of_the_start_leaves_the_start_alone() -> None:
 def test_pages_are_whole_and_ask_nothing_of_the_network(tmp_path: Path) -> None:
     task = federation(rounds=2)
     points = followed(task, tmp_path / "run", {0, 2})
-    write_leakage(tmp_path / "leakage.html", points, about="<b>a model</b>")
-    write_training(tmp_path / "training.html", {0: train(task).history}, about="a model")
-    for name in ("leakage.html", "training.html"):
-        text = (tmp_path / name).read_text()
+    leaks = kept.write(tmp_path / "leaks", "leakage", about="<b>a model</b>", command="a <command>", points=points)
+    histories = {"0": train(task).history}
+    rounds = kept.write(tmp_path / "rounds", "training", about="a model", command="", histories=histories)
+    for page in (leaks, rounds):
+        text = page.read_text()
         assert "</html>" in text
         assert "http://" not in text.replace("http://www.w3.org", "")
         assert "<svg" in text
         assert "nan" not in text.lower().replace("finance", "")
-    assert "&lt;b&gt;a model" in (tmp_path / "leakage.html").read_text()
+    assert "&lt;b&gt;a model" in leaks.read_text()
+    assert "a &lt;command&gt;" in leaks.read_text()

@@ -6,7 +6,7 @@ The truth meets the attack's images only in `judge`, after the attack has return
 from dosimeter.auditing.captured import examine
 from dosimeter.auditing.contenders import Contender, contenders
 from dosimeter.auditing.judge import Scoring, rescore
-from dosimeter.auditing.panel import audit_panel, conclude, estimate_panel
+from dosimeter.auditing.panel import audit_all, audit_panel, conclude, estimate_panel, made_by
 from dosimeter.auditing.records import Finding, ImageRecord, Summary
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Outcome, Result, Trial
 from dosimeter.auditing.run import estimate, explain, perform
@@ -33,6 +33,7 @@ __all__ = [
     "Trial",
     "Updates",
     "audit",
+    "audit_all",
     "audit_panel",
     "auto",
     "conclude",
@@ -41,6 +42,7 @@ __all__ = [
     "estimate_panel",
     "examine",
     "explain",
+    "made_by",
     "part",
     "perform",
     "reconstruct",

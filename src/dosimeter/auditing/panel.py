@@ -4,25 +4,27 @@ A defense judged by an attack that ignores it gets a false pass.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dosimeter import fingerprint
 from dosimeter.attacks import presets
 from dosimeter.auditing.channels import channel_of
 from dosimeter.auditing.contenders import Contender, contenders
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.observing import like
-from dosimeter.auditing.result import Result, Trial
+from dosimeter.auditing.records import COMPLETE, INTERRUPTED
+from dosimeter.auditing.result import Interrupted, Result, Trial
 from dosimeter.auditing.run import PATIENCE, estimate, perform
 from dosimeter.auditing.setting import Audit
 from dosimeter.auditing.watches import Place
 from dosimeter.channel import Channel
 from dosimeter.defenses import Around, Moment
-from dosimeter.errors import DosimeterError, SettingError
+from dosimeter.errors import DosimeterError, ModelError, SettingError
 from dosimeter.types import Gradient
 
 LEAST = 60.0
@@ -43,8 +45,11 @@ class Revealed(Around):
         return gradient
 
 
-def audit_panel(audit: Audit, *, steps: int) -> Iterator[Trial]:
-    """Audit by every attack of the panel in turn; the attack of the audit does not count."""
+def audit_panel(audit: Audit, *, steps: int, kept: Mapping[str, Result] | None = None) -> Iterator[Trial]:
+    """Audit by every attack of the panel in turn; the attack of the audit does not count.
+
+    After Ctrl-C the last one has what was found by then. `kept` are results of before, which stand for their attacks.
+    """
     job, channel = _seen_through(audit, steps)
     words = {"channel": channel.words()}
     panel, times = contenders(channel, steps=steps), list[float]()
@@ -55,14 +60,38 @@ def audit_panel(audit: Audit, *, steps: int) -> Iterator[Trial]:
         trial = Trial(
             attack=one.attack.name, role=one.role, about=one.about, rounds=one.rounds, same_client=one.same_client
         )
+        each = _by(one, audit)
+        made = "" if kept is None else made_by(each)
         try:
-            found = perform(_by(one, audit), place=place)
-            times.append(found.seconds)
-            yield replace(trial, result=replace(found, settings=found.settings | words))
+            found = (kept or {}).get(made) or perform(each, place=place)
+        except Interrupted as cut:
+            found = cut.result
         except SettingError as reason:
             if one.attack.name == "ig":
                 raise  # what keeps the plain attack from running keeps all others from it
             yield replace(trial, refused=str(reason))
+            continue
+        times.append(found.seconds)
+        yield replace(trial, result=replace(found, settings=found.settings | words, made=made))
+        if found.status == INTERRUPTED:
+            return
+
+
+def made_by(audit: Audit, **more: object) -> str:
+    """The fingerprint of all that determines a result; nothing where a part cannot be told from others."""
+    parts = [fingerprint.code(), audit.made, audit.model, audit.scoring, dict(audit.names), more]
+    try:
+        return fingerprint.of(parts)
+    except ModelError:
+        return ""
+
+
+def audit_all(audit: Audit, *, steps: int) -> Result:
+    """What all attacks of the panel say together; Ctrl-C raises `Interrupted` with what they say by then."""
+    whole = conclude(list(audit_panel(audit, steps=steps)))
+    if whole.status == INTERRUPTED:
+        raise Interrupted(whole)
+    return whole
 
 
 def _by(one: Contender, audit: Audit) -> Audit:
@@ -102,8 +131,10 @@ def strongest(trials: Sequence[Trial]) -> tuple[Trial, Result]:
 
 def conclude(trials: Sequence[Trial]) -> Result:
     """The strongest attack's result with the whole panel beside it."""
-    seconds = sum(t.result.seconds for t in trials if t.result is not None)
-    return replace(strongest(trials)[1], panel=tuple(trials), verdict=verdict(trials), seconds=seconds)
+    best, ran = strongest(trials)[1], [t.result for t in trials if t.result is not None]
+    status = INTERRUPTED if any(each.status == INTERRUPTED for each in ran) else COMPLETE
+    seconds = sum(each.seconds for each in ran)
+    return replace(best, panel=tuple(trials), verdict=verdict(trials), seconds=seconds, status=status, made="")
 
 
 def verdict(trials: Sequence[Trial]) -> str:
@@ -115,8 +146,8 @@ def verdict(trials: Sequence[Trial]) -> str:
     beside = f" ({unfit} more {'does' if unfit == 1 else 'do'} not fit)" if unfit else ""
     hit, worst = result.scores.success, result.scores.worst
     words = (
-        f"{tried} attacks were tried{beside}. The best, {best.attack} ({best.about}), reads "
-        f"{hit.hits} of {hit.of} images ({100 * hit.rate:.0f} %, 95 % interval {100 * hit.low:.0f}-"
+        f"{tried} attack{' was' if tried == 1 else 's were'} tried{beside}. The best, {best.attack} ({best.about}), "
+        f"reads {hit.hits} of {hit.of} images ({100 * hit.rate:.0f} %, 95 % interval {100 * hit.low:.0f}-"
         f"{100 * hit.high:.0f} %); the most exposed one, number {worst.index} of the data, has an SSIM of "
         f"{worst.ssim:.2f}."
     )

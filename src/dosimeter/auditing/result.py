@@ -31,6 +31,7 @@ class Found:
     environment: dict[str, str]
     status: str  # complete or interrupted
     command: str = ""  # that made it, where one did
+    made: str = ""  # a fingerprint of all that determines it, where it may be asked for again
 
     @cached_property
     def images(self) -> Tensor:

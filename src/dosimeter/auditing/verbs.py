@@ -6,7 +6,7 @@ from dosimeter import spec
 from dosimeter.attacks import Attack
 from dosimeter.auditing.captured import examine
 from dosimeter.auditing.judge import Scoring
-from dosimeter.auditing.panel import audit_panel, conclude
+from dosimeter.auditing.panel import audit_all
 from dosimeter.auditing.result import Captured, Result
 from dosimeter.auditing.run import perform
 from dosimeter.auditing.seeing import Capture
@@ -58,7 +58,7 @@ def audit(
         defense=part("defense", defense or "none"), server=part("server", server or "honest"), loss=part("loss", loss),
         step=part("step", step), threat=threat, seed=seed, updates=updates, resources=resources, scoring=scoring,
     )  # fmt: skip
-    return perform(whole) if steps is None else conclude(list(audit_panel(whole, steps=steps)))
+    return perform(whole) if steps is None else audit_all(whole, steps=steps)
 
 
 def panel(

@@ -17,13 +17,14 @@ import typer
 from typer.core import TyperGroup
 
 from dosimeter.cli import options
-from dosimeter.cli.console import out, refusals, stoppable
+from dosimeter.cli.console import COMMAND, out, refusals, stoppable
 
 
 class _AtHome(TyperGroup):
     """Commands in whose options a path may begin at home: shells leave --out=~/runs as it is."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[COMMAND] = args
         home = os.path.expanduser("~")
         return super().parse_args(ctx, [re.sub(r"(^|[=|])~(?=/|$)", lambda at: at[1] + home, word) for word in args])
 
@@ -78,6 +79,8 @@ def _command(asked: type, place: str) -> Callable[..., None]:
 COMMANDS: dict[str, tuple[type, str]] = {
     "audit": (options.Audit, "audit.run"),
     "captured": (options.Captured, "captured.run"),
+    "report": (options.Report, "report.run"),
+    "score": (options.Score, "report.run_score"),
     "check": (options.Check, "check.run"),
     "list": (options.List, "lists.run"),
     "study": (options.Study, "study.run"),

@@ -15,25 +15,23 @@ from dosimeter.auditing import (
     Audit,
     Interrupted,
     Result,
-    Scoring,
-    Trial,
     Updates,
-    audit_panel,
     auto,
-    conclude,
     estimate,
     estimate_panel,
+    made_by,
     part,
     perform,
 )
 from dosimeter.cli import options
 from dosimeter.cli.config import given, write_config
-from dosimeter.cli.console import drawing, err, out
-from dosimeter.cli.parts import attack_of, load_lpips, load_metrics, pick, planned, print_json, resources_of
+from dosimeter.cli.console import command, drawing, err, out
+from dosimeter.cli.panel import run_panel
+from dosimeter.cli.parts import attack_of, pick, planned, print_json, resources_of, scoring_of
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
 from dosimeter.progress import duration
-from dosimeter.reports import PAGE, print_result, write_page
+from dosimeter.reports import PAGE, print_result, write_pages
 from dosimeter.task import Task, load_task
 
 INCONCLUSIVE = 3
@@ -54,21 +52,18 @@ def run(asked: options.Audit) -> None:
         out.print(_plan_panel(task, audit, steps) if steps else _plan(task, audit))
         return
     others = data.pick_decoys(task.dataset, audit.victims, asked.decoys, seed=asked.seed, split=asked.split)  # type: ignore[arg-type]
-    scores = {"lpips": load_lpips(asked.lpips), "metrics": load_metrics(asked.metric)}
-    scoring = Scoring(threshold=asked.threshold, decoys=others, delta=asked.delta, **scores)  # type: ignore[arg-type]
-    audit = replace(audit, scoring=scoring)
+    audit = replace(audit, scoring=scoring_of(asked, others))
     name = f"{task.dataset.name}-{Path(asked.model.partition(':')[0]).stem}-{AUTO if steps else audit.attack.name}"
     chosen = asked.out or Path("runs") / name
-    with reserve(chosen, overwrite=asked.overwrite, numbered=asked.out is None) as (place, folder):
+    made, numbered = made_by(audit, steps=steps) if steps else "", asked.out is None
+    with reserve(chosen, overwrite=asked.overwrite, numbered=numbered, goes_on=made) as (place, folder):
         write_config(place)
-        found = _run_panel(audit, place, steps=steps) if steps else _run(audit, place)
-    with drawing(folder):
-        for below, each in found.items():
-            write_page(each, folder / below / PAGE)
-    result = found.get("")
+        result = run_panel(audit, place, steps=steps, made=made) if steps else _run(audit, place)
     if result is None:
         err.print("Interrupted before anything was attacked; the run folder says so.")
         raise typer.Exit(130)
+    with drawing(folder):
+        write_pages(result, folder)
     if asked.json:
         print_json(result.document())
     else:
@@ -121,51 +116,18 @@ def _gate(result: Result, allowed: float) -> None:
         raise typer.Exit(1)
 
 
-def _run(audit: Audit, place: Path) -> dict[str, Result]:
-    """The audit, written to the run folder; nothing when Ctrl-C came before anything was attacked."""
+def _run(audit: Audit, place: Path) -> Result | None:
+    """The audit, written to the run folder; None when Ctrl-C came before anything was attacked."""
     try:
         result = perform(audit)
     except Interrupted as interrupted:
         result = interrupted.result
     except KeyboardInterrupt:
         store.write_interrupted(place, "interrupted before anything was attacked")
-        return {}
+        return None
+    result = replace(result, command=command())
     store.write_run(result, place)
-    return {"": result}
-
-
-def _run_panel(audit: Audit, place: Path, *, steps: int) -> dict[str, Result]:
-    """All attacks of the defense's panel by their folders, which lie below the strongest one's."""
-    trials: list[Trial] = []
-    done: dict[str, Result] = {}
-    try:
-        for trial in audit_panel(audit, steps=steps):
-            trials.append(trial)
-            if trial.result is None:
-                err.print(escape(f"{trial.attack}: refused. {trial.refused}"), highlight=False)
-                continue
-            below = f"attacks/{len(trials):02d}-{trial.attack.replace(' ', '-')}"
-            store.write_run(trial.result, place / below)
-            done[below] = trial.result
-            err.print(escape(_said(trial.attack, trial.result)), highlight=False)
-        result = conclude(trials)
-    except KeyboardInterrupt:
-        if not done:
-            store.write_interrupted(place, "interrupted before any attack was done")
-            return {}
-        result = replace(conclude(trials), status="interrupted")
-    except Exception:
-        if done:  # the attacks before the one that failed are kept
-            store.write_run(replace(conclude(trials), status="interrupted"), place)
-        raise
-    store.write_run(result, place)
-    return done | {"": result}
-
-
-def _said(name: str, result: Result) -> str:
-    """One line of an attack among others."""
-    read, mean = result.scores.success.text, result.scores["ssim"].mean
-    return f"{name}: {read} read, SSIM {mean:.3f}. {result.unmeasured}".strip()
+    return result
 
 
 def _plan(task: Task, audit: Audit) -> Table:

@@ -1,5 +1,6 @@
 """`dosimeter captured`: audit one captured update with nothing else known."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -9,15 +10,15 @@ from dosimeter import data, store
 from dosimeter.auditing import Audit, Captured, InterruptedCapture, Scoring, Updates, examine, part
 from dosimeter.cli import options
 from dosimeter.cli.config import given, write_config
-from dosimeter.cli.console import drawing, err, out
+from dosimeter.cli.console import command, drawing, err, out
 from dosimeter.cli.material import Material, load
-from dosimeter.cli.parts import attack_of, load_lpips, print_json, resources_of
+from dosimeter.cli.parts import attack_of, print_json, resources_of, scoring_of
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError, unknown
 from dosimeter.federated.protocol import Perturbed
-from dosimeter.reports import PAGE, print_result, write_page
+from dosimeter.reports import PAGE, print_result, write_pages
 
-BESIDE_TRUTH = ("decoys", "delta", "lpips")
+BESIDE_TRUTH = ("decoys", "delta", "lpips", "metric")
 """Options that say how reconstructions are scored beside the truth."""
 
 
@@ -34,7 +35,7 @@ def run(asked: options.Captured) -> None:
         err.print("Interrupted before anything was attacked; the run folder says so.")
         raise typer.Exit(130)
     with drawing(folder):
-        write_page(result, folder / PAGE)
+        write_pages(result, folder)
     if asked.json:
         print_json(result.document())
     else:
@@ -52,6 +53,7 @@ def _run(material: Material, audit: Audit, place: Path) -> Captured | None:
     except KeyboardInterrupt:
         store.write_interrupted(place, "interrupted before anything was attacked")
         return None
+    result = replace(result, command=command())
     store.write_run(result, place)
     return result
 
@@ -116,4 +118,4 @@ def _scoring(asked: options.Captured, material: Material) -> Scoring:
     if material.dataset is not None:
         beside = material.shadows or material.truth
         others = data.pick_decoys(material.dataset, beside, asked.decoys, seed=asked.seed, split=asked.split)
-    return Scoring(threshold=asked.threshold, decoys=others, lpips=load_lpips(asked.lpips), delta=asked.delta)
+    return scoring_of(asked, others)

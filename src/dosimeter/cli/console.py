@@ -1,5 +1,7 @@
 """Where the command line writes, how it refuses, and how it is stopped."""
 
+import re
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -7,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+import click
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -15,6 +18,18 @@ from dosimeter.errors import DosimeterError
 from dosimeter.files import STOPS
 
 out, err = Console(), Console(stderr=True)
+
+
+COMMAND = "dosimeter.words"
+"""Where a context has the words of the command line."""
+
+
+def command() -> str:
+    """The command as it was given, with files that lie elsewhere on this machine by their names alone."""
+    context = click.get_current_context(silent=True)
+    words = context.meta.get(COMMAND, []) if context else []
+    shown = [re.sub(r"(^|[=|:,+])/(?:[^/|=,:]*/)*", r"\1", word) for word in words]
+    return shlex.join(["dosimeter", *shown]) if words else ""
 
 
 @contextmanager

@@ -53,10 +53,16 @@ Attack = Annotated[str, _how(help="An attack, with settings: ig:tv=0.01,restarts
 Defense = Annotated[str, _how(help="A defense, with settings: noise:sigma=0.01. Several are joined by |.")]
 Steps = Annotated[int | None, _how(help="Steps of every search; an attack's own default otherwise.")]
 Threshold = Annotated[float, _score(help="SSIM from which an image counts as read.")]
+Delta = Annotated[float | None, _score(help="Distance (L2) beyond which an image was missed; adds the risk R(f).")]
+Lpips = Annotated[
+    list[Path] | None, _score(help="LPIPS weights, AlexNet, VGG-16 or both; else lpips_alex.pth in DOSIMETER_DATA.")
+]
+Metric = Annotated[list[str] | None, _score(help="A score of your own: path/to/file.py:NAME. May be repeated.")]
 Protocol = Annotated[str, _train(help="How a federation trains, with settings: ppp:rounds=20,clients=5.")]
 Seeds = Annotated[int, _train(min=1, help="Trainings that differ in their random numbers.")]
 Workers = Annotated[int | None, _machine(help="Threads, or clients at once; one a core otherwise.")]
 Out = Annotated[Path | None, _output(help="Run folder; a new one under runs/ otherwise. Training goes on from there.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Overwrite = Annotated[bool, _output(help="Replace an older run.")]
 Json = Annotated[bool, _output("--json", help="Print the records, and nothing else.")]
 
@@ -120,11 +126,10 @@ class Scores:
     """How images are judged."""
 
     threshold: Threshold = 0.5
-    delta: Annotated[
-        float | None, _score(help="Distance (L2) beyond which an image was missed; adds the risk R(f).")
-    ] = None
+    delta: Delta = None
     decoys: Annotated[int, _score(help="Other images in the identification test.")] = 99
-    lpips: Annotated[Path | None, _score(help="LPIPS weights; lpips_alex.pth in DOSIMETER_DATA is found.")] = None
+    lpips: Lpips = None
+    metric: Metric = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,9 +170,6 @@ class Audit(Planned, Machine, Scores, Search, Victims, Task):
     ] = "honest"
     rounds: Annotated[int, _whom(help="Updates of the same batch that the server sees.")] = 1
     same_client: Annotated[int, _whom(help="Victims in a row that are updates of one client.")] = 1
-    metric: Annotated[list[str] | None, _score(help="A score of your own: path/to/file.py:NAME. May be repeated.")] = (
-        None
-    )
     fail_above: Annotated[
         float | None,
         _score(help="Exit with 1 when the success rate's interval reaches above this share, 3 when inconclusive."),
@@ -252,6 +254,29 @@ class Calibrate(_Tradeoff):
     defense: Defense
     allow: Annotated[float, _how(help="Share of images that may be read.")] = 0.0
     vary: Annotated[str | None, _how(help="The setting to turn up; the defense's usual one otherwise.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Make the page of a run anew from its folder: an audit's, a panel's, a captured update's, a training's, ..."""
+
+    run: Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Score the images of a run again, without attacking: what an audit with these options would have said."""
+
+    run: Run
+    threshold: Annotated[
+        float | None, _score(help="SSIM from which an image counts as read; the run's own otherwise.")
+    ] = None
+    delta: Delta = None
+    lpips: Annotated[list[Path] | None, _score(help="LPIPS weights, AlexNet, VGG-16 or both.")] = None
+    metric: Metric = None
+    out: Annotated[Path | None, _output(help="Run folder; RUN-scored-1 otherwise.")] = None
+    overwrite: Overwrite = False
+    json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -13,10 +13,11 @@ import torch
 import typer
 from rich.markup import escape
 from rich.table import Table
+from torch import Tensor
 
 from dosimeter import checks, data, files, fingerprint, metrics, spec
 from dosimeter.attacks import Attack, AverageOrders, GuessSteps, searching
-from dosimeter.auditing import Resources, part
+from dosimeter.auditing import Resources, Scoring, part
 from dosimeter.cli import options
 from dosimeter.cli.config import APART, given
 from dosimeter.cli.console import err
@@ -86,6 +87,12 @@ def safe(words: Mapping[str, str], told: object = None) -> str:
     return "-".join(filter(None, (re.sub(r"[^\w.=+-]", "_", shown)[:60], fingerprint.of(told or dict(words))[:6])))
 
 
+def scoring_of(asked: options.Scores, decoys: Tensor | None) -> Scoring:
+    """How images are judged."""
+    lpips, own = load_lpips(asked.lpips), load_metrics(asked.metric)
+    return Scoring(threshold=asked.threshold, decoys=decoys, lpips=lpips, delta=asked.delta, metrics=own)
+
+
 def load_metrics(words: list[str] | None) -> tuple[metrics.Metric, ...]:
     """Metrics of the user's own, each given as path/to/file.py:NAME."""
     found = tuple(spec.own("metric", each) for each in words or ())
@@ -95,10 +102,10 @@ def load_metrics(words: list[str] | None) -> tuple[metrics.Metric, ...]:
     return found  # type: ignore[return-value]
 
 
-def load_lpips(path: Path | None) -> metrics.Lpips | None:
+def load_lpips(paths: Sequence[Path] | None) -> tuple[metrics.Lpips, ...]:
     """LPIPS by the weights that were named or that are at hand."""
-    found = path or metrics.find_weights(None)
-    return None if found is None else metrics.Lpips.load(found)
+    found = paths or filter(None, [metrics.find_weights(None)])
+    return tuple(metrics.Lpips.load(each) for each in found)
 
 
 @contextmanager

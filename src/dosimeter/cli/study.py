@@ -7,10 +7,10 @@ from rich.markup import escape
 
 from dosimeter import studies
 from dosimeter.cli import options
-from dosimeter.cli.console import drawing, err, out
+from dosimeter.cli.console import command, drawing, err, out
 from dosimeter.cli.parts import place
 from dosimeter.errors import SettingError, unknown
-from dosimeter.reports import charts
+from dosimeter.reports import charts, kept
 
 DENSITIES = "densities"
 
@@ -45,18 +45,23 @@ def run(asked: options.Study) -> None:
     question = f"{study.question} An image is read from an SSIM of {study.threshold:g}.\n"
     out.print(question, markup=False, highlight=False, soft_wrap=True)
     out.print(studies.as_markdown(study, found), markup=False, highlight=False, soft_wrap=True)
-    draw(found, folder, study.threshold)
+    bars = named_bars(found)
+    with drawing(folder):
+        if bars:
+            charts.write_svg(folder / "study.svg", charts.bars(bars, x="mean SSIM", threshold=study.threshold))
+        table = {"head": study.columns, "rows": [study.cells(row, outcome) for row, outcome in found]}
+        more = {"threshold": study.threshold, "bars": bars} | table
+        where = kept.write(folder, "study", about=study.question, command=command(), **more)
+    out.print(f"report  {where}", highlight=False, soft_wrap=True)
 
 
-def draw(found: list[tuple[studies.Row, studies.Outcome]], folder: Path, threshold: float) -> None:
-    """The rows' mean SSIM as bars, where defense and attack tell the rows apart."""
+def named_bars(found: list[tuple[studies.Row, studies.Outcome]]) -> dict[str, float]:
+    """The rows' mean SSIM by what tells them apart; nothing where defense and attack do not."""
     attacks = _told_apart([row.attack for row, _ in found])
     bars = {}
     for (row, outcome), attack in zip(found, attacks, strict=True):
         bars[", ".join(filter(None, [row.defense, attack, row.trained(outcome.rounds)]))] = outcome.ssim
-    if len(bars) == len(found):
-        with drawing(folder):
-            charts.write_svg(folder / "study.svg", charts.bars(bars, x="mean SSIM", threshold=threshold))
+    return bars if len(bars) == len(found) else {}
 
 
 def _told_apart(attacks: list[str]) -> list[str]:

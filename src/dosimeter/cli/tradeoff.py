@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from rich.markup import escape
 from rich.table import Table
@@ -12,7 +11,7 @@ from dosimeter.attacks import presets
 from dosimeter.auditing import estimate, part
 from dosimeter.cli import options
 from dosimeter.cli.config import write_config
-from dosimeter.cli.console import drawing, err, out
+from dosimeter.cli.console import command, drawing, err, out
 from dosimeter.cli.parts import going_on, place, planned, print_json, safe
 from dosimeter.cli.train import about, audit_of, federation
 from dosimeter.defenses import Defense
@@ -21,9 +20,9 @@ from dosimeter.federated.accounting import privacy_words
 from dosimeter.federated.tradeoff import Balance, Comparison, Tried, calibrate, strength_of
 from dosimeter.federated.training import estimate_training
 from dosimeter.progress import duration
-from dosimeter.reports import charts, sections
+from dosimeter.reports import kept as pages
 
-BALANCES, PAGE, STRENGTHS = "compare.json", "compare.html", "calibrate.json"
+BALANCES, STRENGTHS = "compare.json", "calibrate.json"
 HEAD = ("defense", "accuracy", "SSIM", "read", "best attack", "weights", "sent", "a round")
 
 
@@ -45,10 +44,10 @@ def run_compare(asked: options.Compare) -> None:
                 kept.add(key, comparison.balance(words, each, below)._asdict())
             found.append(Balance(**kept.read()[key])._replace(defense=words))
             err.print(escape(f"{words}: {found[-1].verdict}"), highlight=False, soft_wrap=True)
+    head, cells = _table(found)
     if asked.json:
         print_json({"command": "compare", "balances": [balance._asdict() for balance in found]})
     else:
-        head, cells = _table(found)
         table = Table(*head, box=None, pad_edge=False)
         for row in cells:
             table.add_row(*map(escape, row))
@@ -56,9 +55,19 @@ def run_compare(asked: options.Compare) -> None:
     with drawing(folder):
         said = f"{about(asked, 'of each row')}, {asked.victims} victims, {asked.steps} steps, {asked.seeds} seeds from "
         said += f"{asked.seed}, {'trained' if asked.trained else 'untrained'}"
-        _write_page(folder / PAGE, found, asked.threshold, about=said)
+        where = pages.write(
+            folder,
+            "compare",
+            about=said,
+            command=command(),
+            threshold=asked.threshold,
+            points=[(spec.shown(each.defense), each.accuracy, each.ssim) for each in found],
+            head=head,
+            rows=[[spec.shown(row[0]), *row[1:]] for row in cells],
+            verdicts=[[spec.shown(each.defense), each.verdict] for each in found],
+        )
     if not asked.json:
-        out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
+        out.print(f"report  {where}", highlight=False, soft_wrap=True)
 
 
 def run_calibrate(asked: options.Calibrate) -> None:
@@ -155,30 +164,3 @@ def _cells(balance: Balance) -> list[str]:
         f"{balance.bytes / 1024:,.0f} KiB",
         f"{balance.seconds:.1f} s",
     ]
-
-
-def _write_page(path: Path, found: list[Balance], threshold: float, about: str) -> None:
-    """The trade-off: accuracy to the right, what stays hidden upwards; the best defenses are at the top right."""
-    found = [balance._replace(defense=spec.shown(balance.defense)) for balance in found]
-    points: dict[str, list[charts.Point]] = {}
-    for balance in found:  # files in different folders may share their name
-        points.setdefault(balance.defense, []).append((balance.accuracy, 1 - balance.ssim))
-    drawn = charts.scatter(points, x="accuracy", y="1 - SSIM", threshold=1 - threshold)
-    words = "Accuracy is that of the lowest validation loss or else of the last round. Above the dashed line the "
-    words += "strongest attack's mean SSIM is below the threshold. "
-    verdicts = [[balance.defense, balance.verdict] for balance in found]
-    charts.write_charts(
-        path,
-        "Utility and privacy",
-        about,
-        [
-            (
-                "The trade-off",
-                charts.side_by_side(
-                    sections.drawing(drawn, "Accuracy against 1 - SSIM.", words, charts.legend(list(points)))
-                ),
-            ),
-            ("Costs", charts.table(*_table(found))),
-            ("Verdicts", charts.table(("defense", "what was tried"), verdicts)),
-        ],
-    )

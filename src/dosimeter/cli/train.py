@@ -10,7 +10,7 @@ from dosimeter import federated, spec
 from dosimeter.auditing import Audit, Resources, Scoring, Updates, estimate, part
 from dosimeter.cli import options
 from dosimeter.cli.config import refuse, write_config
-from dosimeter.cli.console import drawing, err, out
+from dosimeter.cli.console import command, drawing, err, out
 from dosimeter.cli.parts import going_on, pick, place, planned, print_json
 from dosimeter.federated import Federation, Training
 from dosimeter.federated.accounting import epsilon_words, privacy_words
@@ -18,9 +18,7 @@ from dosimeter.federated.leakage import Point, check_rounds, early_words, follow
 from dosimeter.federated.setup import Setup
 from dosimeter.federated.training import estimate_training, picked
 from dosimeter.progress import duration
-from dosimeter.reports.training import write_leakage, write_training
-
-PAGE = "training.html"
+from dosimeter.reports import kept
 
 
 def run(asked: options.Train) -> None:
@@ -43,9 +41,10 @@ def run(asked: options.Train) -> None:
     else:
         out.print(_rounds(found))
     with drawing(folder):
-        write_training(folder / PAGE, histories, about=about(asked, asked.defense))
+        told = {"about": about(asked, asked.defense), "command": command()}
+        where = kept.write(folder, "training", histories=histories, **told)
     if not asked.json:
-        out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
+        out.print(f"report  {where}", highlight=False, soft_wrap=True)
 
 
 def run_follow(asked: options.Follow) -> None:
@@ -75,9 +74,9 @@ def run_follow(asked: options.Follow) -> None:
         out.print(_leaks(points))
     with drawing(folder):
         said = f"{about(asked, asked.defense)}, {spec.shown(asked.attack)}. {early}"
-        write_leakage(folder / PAGE, points, about=said)
+        where = kept.write(folder, "leakage", about=said, command=command(), points=points)
     if not asked.json:
-        out.print(f"report  {folder / PAGE}", highlight=False, soft_wrap=True)
+        out.print(f"report  {where}", highlight=False, soft_wrap=True)
 
 
 def federation(asked: Any, seed: int, defense: str = "none") -> Federation:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dosimeter import checks, fingerprint, plain
-from dosimeter.auditing import Audit, Result, audit_panel, conclude
+from dosimeter.auditing import Audit, Result, audit_all
 from dosimeter.defenses import Chain, Defense, NoDefense, parts
 from dosimeter.errors import SettingError, unknown
 from dosimeter.federated.accounting import privacy
@@ -82,7 +82,7 @@ class Comparison:
         key = (fingerprint.of(task.defense), len(at.history))
         if key not in self._audits:
             whole = replace(self.whole, model=task.model, defense=as_audited(task, at))
-            self._audits[key] = conclude(list(audit_panel(whole, steps=self.steps)))
+            self._audits[key] = audit_all(whole, steps=self.steps)
         return self._audits[key]
 
     def strongest(self, defense: Defense) -> dict[str, Any]:

@@ -13,11 +13,9 @@ from pathlib import Path
 from dosimeter.auditing import Outcome
 from dosimeter.drafts import reserve
 from dosimeter.reports import charts
-from dosimeter.reports.page import TITLE, write_page
+from dosimeter.reports.page import PAGE, TITLE, write_page, write_pages
 from dosimeter.reports.table import print_result
 from dosimeter.store import write_run
-
-PAGE = "report.html"
 
 
 def report(result: Outcome, folder: str | Path, *, overwrite: bool = False, title: str = TITLE) -> Path:
@@ -25,8 +23,7 @@ def report(result: Outcome, folder: str | Path, *, overwrite: bool = False, titl
     folder = Path(folder)
     with reserve(folder, overwrite=overwrite) as draft:
         write_run(result, draft.place)
-    write_page(result, folder / PAGE, title=title)
-    return folder / PAGE
+    return write_pages(result, folder, title=title)
 
 
-__all__ = ["PAGE", "charts", "print_result", "report", "write_page"]
+__all__ = ["PAGE", "charts", "print_result", "report", "write_page", "write_pages"]

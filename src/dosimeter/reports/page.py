@@ -19,13 +19,23 @@ from dosimeter.reports.words import (
     ssim,
     verdict,
 )
+from dosimeter.store import attack_folder
 
-TITLE = "Gradient leakage audit"
+TITLE, PAGE = "Gradient leakage audit", "report.html"
 
 
 def write_page(result: Outcome, path: str | Path, *, title: str = TITLE) -> None:
     """Write the report of a result to one HTML file."""
     files.replace(path, render(result, title=title))
+
+
+def write_pages(result: Outcome, folder: Path, *, title: str = TITLE) -> Path:
+    """The report of a run in its folder, those of all attacks of a panel below it; and say where it is."""
+    for number, trial in enumerate(result.panel if isinstance(result, Result) else (), 1):
+        if trial.result is not None:
+            write_page(trial.result, folder / attack_folder(number, trial.attack) / PAGE, title=title)
+    write_page(result, folder / PAGE, title=title)
+    return folder / PAGE
 
 
 def render(result: Outcome, *, title: str = TITLE) -> str:

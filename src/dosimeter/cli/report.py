@@ -1,0 +1,55 @@
+"""`dosimeter report` and `dosimeter score`: look at a stored run again, without attacking anything."""
+
+from dataclasses import replace
+
+from dosimeter import store
+from dosimeter.auditing import Captured, Outcome, Result, Scoring, conclude, rescore
+from dosimeter.cli import options
+from dosimeter.cli.console import command, out
+from dosimeter.cli.parts import load_lpips, load_metrics, print_json
+from dosimeter.drafts import reserve
+from dosimeter.errors import SettingError
+from dosimeter.reports import kept, print_result, write_pages
+
+
+def run(asked: options.Report) -> None:
+    """Draw the page and say where it is."""
+    where = kept.draw(asked.run) if kept.is_kept(asked.run) else write_pages(store.read(asked.run), asked.run)
+    out.print(f"report  {where}", highlight=False, soft_wrap=True)
+
+
+def run_score(asked: options.Score) -> None:
+    """Score, write a run folder of its own and print what it says."""
+    found = store.read(asked.run)
+    before = found.judged if isinstance(found, Captured) else found
+    if before is None:
+        raise SettingError(f"{asked.run}: expected a run with the truth to score beside, got an update without.")
+    scores = before.scores
+    scoring = Scoring(
+        threshold=scores.success.threshold if asked.threshold is None else asked.threshold,
+        lpips=load_lpips(asked.lpips) if asked.lpips else None,
+        delta=scores.risk.delta if asked.delta is None and scores.risk else asked.delta,
+        metrics=load_metrics(asked.metric),
+    )
+    result = replace(_scored(found, before, scoring), command="\n".join(filter(None, (found.command, command()))))
+    place = asked.run.resolve()
+    chosen, numbered = asked.out or place.with_name(f"{place.name}-scored"), asked.out is None
+    with reserve(chosen, overwrite=asked.overwrite, numbered=numbered) as (draft, folder):
+        store.write_run(result, draft)
+    where = write_pages(result, folder)
+    if asked.json:
+        print_json(result.document())
+    else:
+        print_result(result, out, where=where)
+
+
+def _scored(found: Outcome, before: Result, scoring: Scoring) -> Outcome:
+    """With every attack of a panel, of which another may be the strongest now."""
+    if isinstance(found, Captured):
+        judged = rescore(before, scoring)
+        told = {"settings": judged.settings, "records": judged.records, "judged": judged}
+        return replace(found, **told, scores=replace(found.scores, judged=judged.scores))  # type: ignore[arg-type]
+    if not found.panel:
+        return rescore(found, scoring)
+    trials = [replace(each, result=each.result and rescore(each.result, scoring)) for each in found.panel]
+    return replace(conclude(trials), status=found.status)
