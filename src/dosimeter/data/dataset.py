@@ -24,6 +24,8 @@ LARGEST = 2**14
 MOST_CLASSES = 2**20
 """More are no classes but numbers of something else, and would become a layer as wide."""
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+UNREADABLE = (OSError, EOFError, ValueError, TypeError, LookupError, SyntaxError, MemoryError, OverflowError)
+"""What readers of all kinds are known to raise on bytes that are not theirs, or that claim petabytes."""
 
 
 class Known(NamedTuple):
@@ -68,14 +70,7 @@ class Dataset:
     @classmethod
     def of(cls, arrays: Mapping[str, Array], *, name: str, source: str) -> "Dataset":
         """A data set from arrays by the names they have in files."""
-        return cls(
-            name=name,
-            train_images=arrays["train_images"],
-            train_labels=arrays["train_labels"],
-            test_images=arrays["test_images"],
-            test_labels=arrays["test_labels"],
-            source=source,
-        )
+        return cls(name=name, source=source, **{key: arrays[key] for key in ARRAYS})  # type: ignore[arg-type]
 
     @property
     def shape(self) -> Shape:

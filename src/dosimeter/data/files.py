@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from dosimeter.data.dataset import ARRAYS, SPLITS, Dataset, as_images, as_labels
+from dosimeter.data.dataset import ARRAYS, SPLITS, UNREADABLE, Dataset, as_images, as_labels
 from dosimeter.data.pixels import Array, Shape
 from dosimeter.errors import DataError, OutputError
 
@@ -26,23 +26,9 @@ if TYPE_CHECKING:
 LAYOUT = "train_images, train_labels, test_images, test_labels"
 BATCH = "images (B, H, W, C) and labels (B,)"
 
-# All that zipfile, the decompressors and numpy's header parser are known to raise on bytes that are not theirs.
-_BROKEN = (
-    OSError,
-    EOFError,
-    ValueError,
-    TypeError,
-    KeyError,
-    SyntaxError,
-    RuntimeError,  # an encrypted member; NotImplementedError, an unknown compression, is one too
-    MemoryError,  # a header that claims petabytes
-    OverflowError,
-    struct.error,
-    tokenize.TokenError,
-    zlib.error,
-    lzma.LZMAError,
-    zipfile.BadZipFile,
-)
+# RuntimeError is an encrypted member; NotImplementedError, an unknown compression, is one too.
+_CUT = (struct.error, tokenize.TokenError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+_BROKEN = (*UNREADABLE, RuntimeError, *_CUT)
 
 _HEADERS: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     (1, 0): npy.read_array_header_1_0,
@@ -104,13 +90,7 @@ def write_npz(path: Path, data: Dataset) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
             # Not compressed: CIFAR-10 would take ten seconds here and a second at every load.
-            np.savez(
-                file,
-                train_images=data.train_images,
-                train_labels=data.train_labels,
-                test_images=data.test_images,
-                test_labels=data.test_labels,
-            )
+            np.savez(file, **{name: getattr(data, name) for name in ARRAYS})
         os.replace(part, path)
     except OSError as error:
         raise OutputError(f"Cannot write {path}: {error.strerror or error}; set DOSIMETER_CACHE elsewhere.") from error

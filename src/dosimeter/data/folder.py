@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from dosimeter.data.dataset import SPLITS, Dataset, check_size
+from dosimeter.data.dataset import ARRAYS, SPLITS, UNREADABLE, Dataset, check_size
 from dosimeter.data.pixels import Array, resize
 from dosimeter.errors import DataError
 from dosimeter.progress import bar
@@ -36,21 +36,8 @@ _NOT_READ = {".arw", ".avif", ".cr2", ".dcm", ".dng", ".eps", ".heic", ".heif", 
 _NOT_READ |= {".raw", ".svg", ".tga"}
 _LAYOUT = "expected a folder of images for every class, or such folders below train/ and test/"
 
-# All that Pillow's readers are known to raise on bytes that are not theirs, and on images too large to be unpacked.
-_BROKEN = (
-    OSError,
-    EOFError,
-    ValueError,
-    TypeError,
-    LookupError,
-    SyntaxError,
-    MemoryError,
-    OverflowError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-    Image.DecompressionBombWarning,
-)
+# The last two are of images too large to be unpacked.
+_BROKEN = (*UNREADABLE, struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning)
 
 
 class _Found(NamedTuple):
@@ -82,14 +69,8 @@ def read_folder(path: str | Path, *, size: int | None = None, channels: int | No
     train = np.array([file.split == "train" for file in files])
     # Files are in the order of their splits, so these are views.
     first = int(train.sum())
-    return Dataset(
-        name=name,
-        train_images=images[:first],
-        train_labels=labels[:first],
-        test_images=images[first:],
-        test_labels=labels[first:],
-        source=name,
-    )
+    arrays = (images[:first], labels[:first], images[first:], labels[first:])
+    return Dataset.of(dict(zip(ARRAYS, arrays, strict=True)), name=name, source=name)
 
 
 def _walk(root: Path) -> Iterator[_Found]:

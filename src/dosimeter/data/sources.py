@@ -152,9 +152,7 @@ def _read_photograph(content: bytes) -> Bytes:
     return np.asarray(resized.crop((left, top, left + 224, top + 224)))
 
 
-def _medmnist(
-    name: str, md5: str, summary: Summary, classes: int, description: str, licence: str = "CC BY 4.0"
-) -> Source:
+def _medmnist(name: str, md5: str, summary: Summary, classes: int, about: str, licence: str = "CC BY 4.0") -> Source:
     return Source(
         name=name,
         base="https://zenodo.org/records/10519652/files",
@@ -162,12 +160,29 @@ def _medmnist(
         convert=convert_medmnist,
         summary=summary,
         known=Known(classes),
-        description=f"MedMNIST v2: {description}",
+        description=f"MedMNIST v2: {about}",
         licence=licence,
         papers=("CVB",),
     )
 
 
+def _cifar(classes: int, md5: str, train: tuple[str, ...], test: str, about: str, papers: tuple[str, ...]) -> Source:
+    """CIFAR-10 or CIFAR-100, whose fine labels come second."""
+    name = f"cifar-{classes}"
+    return Source(
+        name=name.replace("-", ""),
+        base="https://www.cs.toronto.edu/~kriz",
+        files=(Remote(name=f"{name}-binary.tar.gz", md5=md5),),
+        convert=partial(convert_cifar, train=train, test=(test,), labels=1 if classes == 10 else 2),
+        summary=Summary(50000, 10000, (3, 32, 32)),
+        known=Known(classes),
+        description=f"small photographs of {classes} kinds of things{about}",
+        licence="not stated by its authors",
+        papers=papers,
+    )
+
+
+_EVERY = ("IG", "PPP", "CVB", "Bayes", "FedKL")
 _ALL = (
     Source(
         name="mnist",
@@ -183,36 +198,23 @@ _ALL = (
         known=Known(10),
         description="handwritten digits",
         licence="CC BY-SA 3.0",
-        papers=("IG", "PPP", "CVB", "Bayes", "FedKL"),
+        papers=_EVERY,
     ),
-    Source(
-        name="cifar10",
-        base="https://www.cs.toronto.edu/~kriz",
-        files=(Remote(name="cifar-10-binary.tar.gz", md5="c32a1d4ab5d03f1284b67883e8d87530"),),
-        convert=partial(
-            convert_cifar,
-            train=tuple(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)),
-            test=("cifar-10-batches-bin/test_batch.bin",),
-            labels=1,
-        ),
-        summary=Summary(50000, 10000, (3, 32, 32)),
-        known=Known(10),
-        description="small photographs of 10 kinds of things",
-        licence="not stated by its authors",
-        papers=("IG", "PPP", "CVB", "Bayes", "FedKL"),
+    _cifar(
+        10,
+        "c32a1d4ab5d03f1284b67883e8d87530",
+        tuple(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)),
+        "cifar-10-batches-bin/test_batch.bin",
+        "",
+        _EVERY,
     ),
-    Source(
-        name="cifar100",
-        base="https://www.cs.toronto.edu/~kriz",
-        files=(Remote(name="cifar-100-binary.tar.gz", md5="03b5dce01913d631647c71ecec9e9cb8"),),
-        convert=partial(
-            convert_cifar, train=("cifar-100-binary/train.bin",), test=("cifar-100-binary/test.bin",), labels=2
-        ),
-        summary=Summary(50000, 10000, (3, 32, 32)),
-        known=Known(100),
-        description="small photographs of 100 kinds of things (fine labels)",
-        licence="not stated by its authors",
-        papers=("IG", "FedKL"),
+    _cifar(
+        100,
+        "03b5dce01913d631647c71ecec9e9cb8",
+        ("cifar-100-binary/train.bin",),
+        "cifar-100-binary/test.bin",
+        " (fine labels)",
+        ("IG", "FedKL"),
     ),
     Source(
         name="imagenet_samples_224",

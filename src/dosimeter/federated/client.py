@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from dosimeter import clients, defenses
 from dosimeter.data.shares import Places
 from dosimeter.defenses import Defense, Moment, changes_gradient
-from dosimeter.federated.checks import clips_examples
-from dosimeter.federated.federation import Federation, State
+from dosimeter.federated.federation import Federation, State, clips_examples
 from dosimeter.federated.protocol import Protocol
 from dosimeter.rng import numpy_stream, stream
 from dosimeter.types import Gradient, Secrets, Target
