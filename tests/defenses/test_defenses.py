@@ -16,8 +16,8 @@ from dosimeter import defenses as d
 from dosimeter.attacks import treatments
 from dosimeter.defenses import Defense, Moment
 from dosimeter.defenses.ats import OPERATIONS, Scored, transform
+from dosimeter.defenses.entries import prune, quantise
 from dosimeter.defenses.ppp import before_bottleneck
-from dosimeter.defenses.pruning import prune, quantise
 from dosimeter.defenses.soteria import feature_scores
 from dosimeter.errors import SettingError
 from dosimeter.types import Target

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dosimeter.attacks import likelihoods
-from dosimeter.defenses.pruning import prune, quantise
+from dosimeter.defenses.entries import prune, quantise
 from dosimeter.engine import Products
 
 ALL = [likelihoods.Cosine(), likelihoods.MeanCosine(), likelihoods.MeanChord(), likelihoods.SquaredL2()]

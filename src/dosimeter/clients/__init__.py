@@ -3,10 +3,18 @@
 from collections.abc import Callable
 
 from dosimeter.clients import optimisers
-from dosimeter.clients.gradient import draw_secrets, gradient, one_gradient
 from dosimeter.clients.local import ClippedGradient, LocalTraining, UntoldTraining, local
 from dosimeter.clients.statistics import statistics
-from dosimeter.clients.step import Sent, Streams, client_draws, scoped_draws, take_step
+from dosimeter.clients.step import (
+    Sent,
+    Streams,
+    client_draws,
+    draw_secrets,
+    gradient,
+    one_gradient,
+    scoped_draws,
+    take_step,
+)
 from dosimeter.types import Step
 
 BY_NAME: dict[str, Callable[..., Step | None]] = {"gradient": one_gradient, "local": local, "clipped": ClippedGradient}

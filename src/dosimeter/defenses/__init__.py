@@ -4,12 +4,11 @@ from dosimeter.defenses.ats import Ats, search_policies
 from dosimeter.defenses.base import Around, Chain, Defense, Installed, NoDefense, changes_gradient, parts
 from dosimeter.defenses.bottleneck import Cvb, Precode
 from dosimeter.defenses.dp import DpSgd
+from dosimeter.defenses.entries import GaussianNoise, LaplaceNoise, Pruning, Quantisation, RandomPruning
 from dosimeter.defenses.fedkl import KeyLock
 from dosimeter.defenses.layers import Dropout, NoBias, for_use
-from dosimeter.defenses.noise import GaussianNoise, LaplaceNoise
 from dosimeter.defenses.places import shortcuts
 from dosimeter.defenses.ppp import Ppp
-from dosimeter.defenses.pruning import Pruning, Quantisation, RandomPruning
 from dosimeter.defenses.soteria import Soteria
 from dosimeter.types import Moment
 

@@ -1,7 +1,8 @@
 """Noise drawn inside the model: PRECODE's variational bottleneck and its convolutional form, CVB.
 
 A bottleneck takes what would go into a layer, encodes it as means and deviations, draws around them and decodes the
-draw. It samples whenever a client runs it, in evaluation mode too, from secrets that only the client knows.
+draw. It samples whenever a client runs it, from secrets that only the client knows, and in evaluation too, as both
+papers' programs do: accuracy is that of one draw an image, not of the mean.
 """
 
 import math

@@ -8,8 +8,7 @@ from torch import nn
 
 from dosimeter.channel import Fact, Facts
 from dosimeter.defenses.bottleneck import Bottleneck, Precode, Variational
-from dosimeter.defenses.noise import LEVELS, GaussianNoise
-from dosimeter.defenses.pruning import RATIOS, Pruning
+from dosimeter.defenses.entries import LEVELS, RATIOS, GaussianNoise, Pruning
 from dosimeter.errors import SettingError
 from dosimeter.networks import run_order
 from dosimeter.types import Gradient, Moment, Shape

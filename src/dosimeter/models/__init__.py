@@ -4,17 +4,13 @@ No layer works in place and, in evaluation, none draws random numbers, so that a
 parameters and batch that can be differentiated twice and run for many victims at once.
 """
 
-from dosimeter.models.batch_norm import use_batch_statistics, use_given_statistics
-from dosimeter.models.biglinear import BigLinear
 from dosimeter.models.catalogue import BY_NAME, GIVEN, OWN, Entry, build, count_parameters
 from dosimeter.models.checkpoint import load_checkpoint, read_state, read_tensors
-from dosimeter.models.cnn import CNN
 from dosimeter.models.convnet import ConvNet
-from dosimeter.models.lenet import LeNet
 from dosimeter.models.mlp import MLP
-from dosimeter.models.normalise import Normalise, normalisation
+from dosimeter.models.normalise import Normalise, normalisation, use_batch_statistics, use_given_statistics
 from dosimeter.models.resnet import ResNet
-from dosimeter.models.twoconv import TwoConv
+from dosimeter.models.small import CNN, BigLinear, LeNet, TwoConv
 from dosimeter.models.vgg import VGG16
 from dosimeter.models.vit import ViT
 

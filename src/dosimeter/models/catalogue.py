@@ -11,13 +11,10 @@ from torch import nn
 
 from dosimeter import checks
 from dosimeter.errors import SettingError, unknown
-from dosimeter.models.biglinear import BigLinear
-from dosimeter.models.cnn import CNN
 from dosimeter.models.convnet import ConvNet
-from dosimeter.models.lenet import LeNet
 from dosimeter.models.mlp import MLP
 from dosimeter.models.resnet import ResNet
-from dosimeter.models.twoconv import TwoConv
+from dosimeter.models.small import CNN, BigLinear, LeNet, TwoConv
 from dosimeter.models.vgg import VGG16
 from dosimeter.models.vit import ViT
 from dosimeter.rng import scoped

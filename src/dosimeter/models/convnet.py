@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
 from dosimeter.errors import ModelError, SettingError
 from dosimeter.models.layers import Activation, Norm, Padding, Pooling, conv, nonlinear, norm_layer, pool_layer
@@ -13,7 +13,7 @@ BEFORE = (1, 2, 2, 4, 4, 4)
 """Channels of the convolutions before the first pooling, in units of the width D; after it all have 4 D."""
 
 
-class ConvNet(nn.Module):
+class ConvNet(nn.Sequential):
     """3x3 convolutions with batch norm and ReLU, 3x3 pooling after the sixth and the last, a linear classifier.
 
     Inverting Gradients, App. B.3 and Fig. 11: eight convolutions of D, 2D, 2D, 4D, 4D, 4D | 4D, 4D channels with
@@ -58,10 +58,6 @@ class ConvNet(nn.Module):
             nn.Flatten(),
         )
         self.classifier = nn.Linear(4 * width * (height // 3 // 3) * (across // 3 // 3), classes, bias=bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.features(self.normalise(images)))
-        return logits
 
 
 def stack(inputs: int, channels: Sequence[int], padding: Padding, kind: Norm, act: Activation) -> list[nn.Module]:

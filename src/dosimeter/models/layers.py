@@ -3,7 +3,8 @@
 None of them works in place, since attacks differentiate gradients a second time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Literal, TypeVar, get_args
 
 from torch import Tensor, nn
@@ -63,6 +64,15 @@ def conv(inputs: int, outputs: int, size: int, *, stride: int = 1, bias: bool, p
     """A convolution with an odd kernel that keeps the side at stride 1."""
     mode = known("padding", padding, Padding)
     return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=bias, padding_mode=mode)
+
+
+def dense_layers(sizes: Sequence[int], activation: Activation, *, bias: bool, dropout: float = 0.0) -> nn.Sequential:
+    """Fully connected layers from each size to the next, activated."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs, bias=bias), nonlinear(activation)]
+        layers += [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(*layers)
 
 
 def norm_layer(kind: Norm, channels: int) -> nn.Module:

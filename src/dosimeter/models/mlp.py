@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from math import prod
 
-from torch import Tensor, nn
+from torch import nn
 
 from dosimeter.models.layers import Activation, nonlinear
 from dosimeter.models.normalise import Normalise
 from dosimeter.types import Shape
 
 
-class MLP(nn.Module):
+class MLP(nn.Sequential):
     """`depth` hidden layers of `width` neurons, each with batch norm and ReLU, then a linear classifier.
 
     The defaults are PPP's (Sec. 3.2), four layers of 1,024; its Sec. 3.1 removes the `bias` of all fully connected
@@ -45,7 +45,3 @@ class MLP(nn.Module):
             inputs = width
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(inputs, classes, bias=bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.features(self.normalise(images)))
-        return logits

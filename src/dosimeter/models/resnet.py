@@ -111,7 +111,7 @@ class Block(nn.Module):
         return out
 
 
-class ResNet(nn.Module):
+class ResNet(nn.Sequential):
     """A residual network of `depth` layers with `width` times its usual channels (He et al., arXiv:1512.03385).
 
     Depths 18, 34, 50, 101 and 152 have four stages from 64 channels; 20, 32, 44, 56 and 110 have three stages from 16.
@@ -178,10 +178,6 @@ class ResNet(nn.Module):
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.pool(self.stages(self.stem(self.normalise(images)))))
-        return logits
 
 
 def make_stem(inputs: int, channels: int, stem: Stem, pooling: Pooling | None, kind: Kind) -> nn.Sequential:

@@ -3,10 +3,21 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from dosimeter.errors import ModelError
-from dosimeter.models.layers import Activation, Norm, Padding, Pooling, conv, known, nonlinear, norm_layer, pool_layer
+from dosimeter.models.layers import (
+    Activation,
+    Norm,
+    Padding,
+    Pooling,
+    conv,
+    dense_layers,
+    known,
+    nonlinear,
+    norm_layer,
+    pool_layer,
+)
 from dosimeter.models.normalise import Normalise
 from dosimeter.types import Shape
 
@@ -16,7 +27,7 @@ STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512
 """Configuration D of Simonyan and Zisserman, Table 1: channels of the convolutions before each pooling."""
 
 
-class VGG16(nn.Module):
+class VGG16(nn.Sequential):
     """Thirteen 3x3 convolutions in five stages with 2x2 pooling, then fully connected layers (arXiv:1409.1556).
 
     FedKL, Table I and III, has it with batch norm on 224x224. With the ImageNet head and 1,000 classes it holds
@@ -69,17 +80,9 @@ class VGG16(nn.Module):
         small = known("head", head, Head) == "cifar"
         self.features = nn.Sequential(*layers, *([] if small else [nn.AdaptiveAvgPool2d(7)]), nn.Flatten())
         inputs *= (height // 32) * (across // 32) if small else 49
-        dense: list[nn.Module] = []
-        for neurons in () if small else (round(width * 4096),) * 2:
-            dense += [nn.Linear(inputs, neurons, bias=bias), nonlinear(activation)]
-            dense += [nn.Dropout(dropout)] if dropout else []
-            inputs = neurons
-        self.dense = nn.Sequential(*dense)
-        self.classifier = nn.Linear(inputs, classes, bias=bias)
+        sizes = (inputs, *(() if small else (round(width * 4096),) * 2))
+        self.dense = dense_layers(sizes, activation, bias=bias, dropout=dropout)
+        self.classifier = nn.Linear(sizes[-1], classes, bias=bias)
         for layer in self.features:
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.dense(self.features(self.normalise(images))))
-        return logits
