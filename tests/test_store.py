@@ -21,6 +21,7 @@ from dosimeter.attacks import presets
 from dosimeter.auditing import Scoring
 from dosimeter.auditing.judge import judge
 from dosimeter.errors import DataError, DosimeterError, OutputError
+from dosimeter.reports.page import render
 from dosimeter.types import Curve, Ended, Outcome, Reconstruction, Trained, Victims
 from machine import full_disk
 
@@ -127,6 +128,21 @@ def random_result(seed: int, *, panel: bool = True) -> auditing.Result:
         auditing.Trial(attack="all revealed", role="control", about="", result=inner[1]),
     ]
     return auditing.conclude(trials)
+
+
+def test_a_panel_cut_short_is_shown_with_as_many_images_as_each_attack_reached(result: auditing.Result) -> None:
+    settings = result.settings | {"channel": "nothing"}
+    first = result.records[: result.victims.batch]
+    cut = replace(
+        result, settings=settings, status="interrupted", victims=result.victims.take(slice(1)), records=first,
+        raw=result.raw[:1], raw_baseline=result.raw_baseline[:1], curve=Curve((0,), torch.ones(1, 1)),
+    )  # fmt: skip
+    whole = replace(result, settings=settings)
+    for panel in ((whole, cut), (cut, whole)):
+        trials = [auditing.Trial(attack="ig", role="published", about="", result=each) for each in panel]
+        shown = auditing.conclude(trials)
+        assert shown.status == "interrupted"
+        assert render(shown).count("victim 0, ig") == 2
 
 
 def test_a_run_of_an_older_version_is_read(result: auditing.Result, tmp_path: Path) -> None:

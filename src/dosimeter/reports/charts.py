@@ -105,13 +105,6 @@ def side_by_side(*figures: Html) -> Html:
     return tag("div", *figures, *([Html("<div></div>")] if len(figures) == 1 else []), class_="figures")
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
-    """Plain rows under a head."""
-    body = [tag("tr", tag("th", row[0]), *(tag("td", cell) for cell in row[1:])) for row in rows]
-    top = tag("thead", tag("tr", *(tag("th", cell) for cell in head)))
-    return tag("div", tag("table", top, tag("tbody", *body)), class_="scroll")
-
-
 def write_charts(path: str | Path, title: str, about: str, parts: Sequence[tuple[str, Html]]) -> None:
     """One self-contained page of sections, each with a heading."""
     top = tag("header", tag("p", "dosimeter", class_="brand"), tag("h1", title), tag("p", about, class_="about"))

@@ -35,12 +35,12 @@ def every_attack(result: Result) -> Html:
     """The same images as every attack of a panel saw them, a row an attack, under the originals."""
     ran = [(each.attack, each.result.images) for each in result.panel if each.result]
     shown = [("original", result.originals), *ran]
-    columns = min(ABREAST, result.originals.shape[0])
     rows = [
         tag(
             "tr",
             tag("th", name),
-            *(tag("td", embed(images[v, 0], f"victim {v}, {name}", reduce=True)) for v in range(columns)),
+            # An attack that was interrupted has fewer than the others.
+            *(tag("td", embed(x[0], f"victim {v}, {name}", reduce=True)) for v, x in enumerate(images[:ABREAST])),
         )
         for name, images in shown
     ]

@@ -115,14 +115,14 @@ def _comparison(found: Entry) -> list[tuple[str, Html]]:
     figure = sections.drawing(drawn, "Accuracy against 1 - SSIM.", words, charts.legend(list(points)))
     return [
         ("The trade-off", charts.side_by_side(figure)),
-        ("Costs", charts.table(found["head"], found["rows"])),
-        ("Verdicts", charts.table(("defense", "what was tried"), found["verdicts"])),
+        ("Costs", sections.table(found["head"], found["rows"])),
+        ("Verdicts", sections.table(("defense", "what was tried"), found["verdicts"])),
     ]
 
 
 def _study(found: Entry) -> list[tuple[str, Html]]:
     """The rows as a table, and as bars where their names tell them apart."""
-    parts = [("Rows", charts.table(found["head"], found["rows"]))]
+    parts = [("Rows", sections.table(found["head"], found["rows"]))]
     if found["bars"]:
         drawn = charts.bars(found["bars"], x="mean SSIM", threshold=found["threshold"])
         parts.append(("Mean SSIM", charts.side_by_side(drawn)))

@@ -170,7 +170,7 @@ def tile(name: str, value: str, *notes: str) -> Html:
     return tag("div", tag("dt", name), tag("dd", value, class_="big"), *(tag("dd", note) for note in notes))
 
 
-def table(head: Sequence[str], body: Iterable[Sequence[object]], class_: str) -> Html:
+def table(head: Sequence[str], body: Iterable[Sequence[object]], class_: str | None = None) -> Html:
     """A table whose first column names its rows; wide ones scroll by themselves."""
     lines = [tag("tr", tag("th", first, scope="row"), *(tag("td", cell) for cell in rest)) for first, *rest in body]
     top = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in head)))

@@ -1,6 +1,7 @@
 """A result on a terminal."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from rich import box
@@ -85,34 +86,32 @@ class _Say:
 
 
 def _panel(result: Result, say: _Say) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("attack", "kind", "images read", "SSIM", "worst", "time"):
-        table.add_column(say(name))
-    for one in panel(result):
-        table.add_row(say(one.name, "bold"), *map(say, (one.role, one.read, one.ssim, one.worst, one.time)))
-    return table
+    rows_ = [(one.name, one.role, one.read, one.ssim, one.worst, one.time) for one in panel(result)]
+    return _rows(("attack", "kind", "images read", "SSIM", "worst", "time"), rows_, say, styles=("bold",))
 
 
 def _scores(result: Result, say: _Say) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(say("score"))
-    for name in ("mean ± std", "median", "worst victim", "without the update"):
-        table.add_column(say(name), justify="right")
-    for row in rows(result):
-        cells = (row.name, f"{row.mean} ± {row.std}", row.median, row.worst, row.baseline)
-        table.add_row(*(say(cell) for cell in cells))
-    return table
+    head = ("score", "mean ± std", "median", "worst victim", "without the update")
+    cells = [(row.name, f"{row.mean} ± {row.std}", row.median, row.worst, row.baseline) for row in rows(result)]
+    return _rows(head, cells, say, styles=(), right=True)
 
 
 def _rates(result: Result, say: _Say) -> Table:
     return _rows(("rate", "with its 95 % interval", "of what"), shares(result), say)
 
 
-def _rows(head: Sequence[str], rows_: Sequence[tuple[str, str, str]], say: _Say) -> Table:
-    """A table of what, how much and why."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in head:
-        table.add_column(say(name))
-    for what, value, note in rows_:
-        table.add_row(say(what), say(value, "bold"), say(note, "dim"))
+def _rows(
+    head: Sequence[str],
+    rows_: Sequence[Sequence[str]],
+    say: _Say,
+    *,
+    styles: Sequence[str] = ("", "bold", "dim"),
+    right: bool = False,
+) -> Table:
+    """A table, by default of what, how much and why; columns after the first may stand to the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0) if len(head) > 5 else (0, 1))
+    for at, name in enumerate(head):
+        table.add_column(say(name), justify="right" if right and at else "left")
+    for row in rows_:
+        table.add_row(*(say(cell, style) for cell, style in zip_longest(row, styles, fillvalue="")))
     return table
