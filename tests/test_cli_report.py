@@ -103,8 +103,9 @@ def test_a_panel_is_looked_at_and_scored_as_a_whole(here: Path) -> None:
 
 def test_a_training_and_a_study_say_their_command_and_are_drawn_anew(here: Path) -> None:
     call("train", "--model", "mlp-2", "--protocol", "ppp:rounds=1,clients=2", "--out", "train")
-    few = ("--data", "mnist-5k", "--victims", "1", "--steps", "1")
-    call("study", "architectures", "--only", "mlp", *few, "--out", "study")
+    few = ("--data", "mnist-5k", "--victims", "1", "--steps", "1", "--metric", "mine.py:FAR")
+    said = call("study", "architectures", "--only", "mlp", *few, "--out", "study")
+    assert "| Farthest |" in said
     for page in (here / "train" / "training.html", here / "study" / "study.html"):
         before = page.read_text()
         assert f"dosimeter {page.parent.name}" in before

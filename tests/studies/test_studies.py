@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import small_federation
 from dosimeter import defenses, fingerprint, models, rng, spec, studies
 from dosimeter.attacks import Search, presets
+from dosimeter.auditing import Scoring
 from dosimeter.cli import app
 from dosimeter.cli.study import named_bars
 from dosimeter.errors import OutputError
@@ -150,7 +151,7 @@ def test_settings_are_chosen_on_other_images_than_the_victims(monkeypatch: pytes
         return audited(model, victims, **more)
 
     monkeypatch.setattr(sweep, "audit", watch)
-    outcome = sweep._audit(sweep._case(row, 0.5), {})
+    outcome = sweep._audit(sweep._case(row, Scoring()), {})
     assert outcome.chosen == "bayes:tv=0.01"
     *shadows, victims = seen
     assert len(shadows) == 2

@@ -317,6 +317,7 @@ class Study:
     threshold: Annotated[
         float | None, typer.Option(help="SSIM from which an image counts as read; by default its paper's, or 0.5.")
     ] = None
+    metric: Metric = None
 
 
 @dataclass(frozen=True, kw_only=True)

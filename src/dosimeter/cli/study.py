@@ -8,7 +8,7 @@ from rich.markup import escape
 from dosimeter import studies
 from dosimeter.cli import options
 from dosimeter.cli.console import command, drawing, err, out
-from dosimeter.cli.parts import place
+from dosimeter.cli.parts import load_metrics, place
 from dosimeter.errors import SettingError, unknown
 from dosimeter.reports import charts, kept
 
@@ -21,9 +21,10 @@ def run(asked: options.Study) -> None:
         raise SettingError(unknown("study", asked.name, [*studies.BY_NAME, DENSITIES]))
     folder = place(asked, f"study-{asked.name}", apart=("name", "only"))
     if asked.name == DENSITIES:
-        if asked.only or asked.data or asked.threshold is not None:
+        if asked.only or asked.data or asked.metric or asked.threshold is not None:
             raise SettingError(
-                f"The study {DENSITIES!r} has one model and task of its own; leave --only, --data and --threshold."
+                f"The study {DENSITIES!r} has a model, task and score of its own; leave --only, --data, --metric and "
+                "--threshold."
             )
         _densities(folder, asked.victims or 1000, asked.steps or 400)
         return
@@ -35,7 +36,8 @@ def run(asked: options.Study) -> None:
     )
     if not rows:
         raise SettingError(unknown("model of this study", (asked.only or [""])[0], [row.model for row in study.rows]))
-    study = replace(study, rows=rows, threshold=study.threshold if asked.threshold is None else asked.threshold)
+    threshold = study.threshold if asked.threshold is None else asked.threshold
+    study = replace(study, rows=rows, threshold=threshold, metrics=load_metrics(asked.metric))
     found = []
     for row, outcome, there in studies.run(study, folder):
         found.append((row, outcome))
@@ -49,7 +51,7 @@ def run(asked: options.Study) -> None:
     with drawing(folder):
         if bars:
             charts.write_svg(folder / "study.svg", charts.bars(bars, x="mean SSIM", threshold=study.threshold))
-        table = {"head": study.columns, "rows": [study.cells(row, outcome) for row, outcome in found]}
+        table = {"head": study.head, "rows": [study.cells(row, outcome) for row, outcome in found]}
         more = {"threshold": study.threshold, "bars": bars} | table
         where = kept.write(folder, "study", about=study.question, command=command(), **more)
     out.print(f"report  {where}", highlight=False, soft_wrap=True)

@@ -1,7 +1,7 @@
 """A study: audits that differ in one thing, run in turn, each kept as soon as it is done."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from dosimeter.data import Dataset, pick
 from dosimeter.defenses import Defense
 from dosimeter.federated import Federation, Protocol, as_audited, train
 from dosimeter.federated.training import score
-from dosimeter.metrics import Rate
+from dosimeter.metrics import Metric, Rate
 from dosimeter.task import load_task
 from dosimeter.types import Victims
 
@@ -84,6 +84,7 @@ class Outcome(NamedTuple):
     chosen: str | None = None  # the attack; of several the one that was best on shadow images
     accuracy: float | None = None  # of a trained model
     rounds: int | None = None  # that it was trained for
+    own: Mapping[str, float] | None = None  # means of the user's own metrics, by their names
 
 
 COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
@@ -128,8 +129,16 @@ class Study:
         "published",
     )
 
+    metrics: tuple[Metric, ...] = ()
+    """Scores of the user's own, a column each."""
+
+    @property
+    def head(self) -> list[str]:
+        return [*self.columns, *(metric.described()["label"] for metric in self.metrics)]  # type: ignore[list-item]
+
     def cells(self, row: Row, outcome: Outcome) -> list[str]:
-        return [str(COLUMNS[name](row, outcome)) for name in self.columns]
+        own = [f"{(outcome.own or {})[metric.name]:.3f}" for metric in self.metrics]
+        return [*(str(COLUMNS[name](row, outcome)) for name in self.columns), *own]
 
 
 def run(study: Study, folder: str | Path) -> Iterator[tuple[Row, Outcome, bool]]:
@@ -142,7 +151,7 @@ def run(study: Study, folder: str | Path) -> Iterator[tuple[Row, Outcome, bool]]
     kept = files.Kept(Path(folder) / "study.json", {})
     trained: dict[str, Trained] = {}
     for row in study.rows:
-        case = _case(row, study.threshold)
+        case = _case(row, Scoring(threshold=study.threshold, metrics=study.metrics))
         key = fingerprint.of([case, fingerprint.code()])
         there = key in kept.read()
         if not there:
@@ -153,7 +162,7 @@ def run(study: Study, folder: str | Path) -> Iterator[tuple[Row, Outcome, bool]]
 
 def as_markdown(study: Study, found: list[tuple[Row, Outcome]]) -> str:
     """The table that stands in the documents."""
-    lines = [f"| {' | '.join(study.columns)} |", "|---" * len(study.columns) + "|"]
+    lines = [f"| {' | '.join(study.head)} |", "|---" * len(study.head) + "|"]
     for row, outcome in found:
         cells = [cell.replace("|", "\\|") for cell in study.cells(row, outcome)]  # which joins defenses
         lines.append(f"| {' | '.join(cells)} |")
@@ -179,10 +188,10 @@ class Case(NamedTuple):
     attacks: dict[str, Attack]  # by their words: the row's own, or those of which one is chosen
     split: str
     seed: int
-    threshold: float
+    scoring: Scoring
 
 
-def _case(row: Row, threshold: float) -> Case:
+def _case(row: Row, scoring: Scoring) -> Case:
     defense: Defense = spec.joined("defense", row.defense, defenses.BY_NAME)
     attacks = {
         words: spec.make("attack", words, presets.BY_NAME, steps=row.steps) for words in row.tries or (row.attack,)
@@ -190,7 +199,7 @@ def _case(row: Row, threshold: float) -> Case:
     protocol = row.training()
     model, dataset, _ = load_task(row.model, row.data, seed=row.seed, size=row.size)
     victims = pick(dataset, row.victims, batch=row.batch, seed=row.seed, split=row.split)
-    return Case(model, dataset, victims, defense, protocol, attacks, row.split, row.seed, threshold)
+    return Case(model, dataset, victims, defense, protocol, attacks, row.split, row.seed, scoring)
 
 
 def _audit(case: Case, trained: dict[str, Trained]) -> Outcome:
@@ -213,7 +222,7 @@ def _audit(case: Case, trained: dict[str, Trained]) -> Outcome:
         attack=case.attacks[chosen],
         defense=defense,
         seed=case.seed,
-        scoring=Scoring(threshold=case.threshold),
+        scoring=case.scoring,
     )
     scores, blind, labels = result.scores, result.scores.baseline, result.scores.labels
     return Outcome(
@@ -229,6 +238,7 @@ def _audit(case: Case, trained: dict[str, Trained]) -> Outcome:
         chosen,
         accuracy,
         rounds,
+        {metric.name: scores[metric.name].mean for metric in case.scoring.metrics} or None,
     )
 
 
