@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from dosimeter.engine.contract import Owner, cheaper_dense, is_same
 from dosimeter.engine.layers import PATCHES_UP_TO, two
@@ -19,6 +18,7 @@ from dosimeter.engine.ops import BatchNorm, Flatten, Learned, Memory, Op, ReLU, 
 from dosimeter.engine.patches import Window
 from dosimeter.engine.program import Compiled, Program
 from dosimeter.engine.tape import READS
+from dosimeter.networks.trace import Trace, arguments
 from dosimeter.types import Gradient, Target
 
 T = TypeVar("T")
@@ -142,22 +142,12 @@ class _Passes(torch.autograd.Function):
         return ctx.chain.slope(cross, squared, ctx.asked[0].shape), None, None, None
 
 
-class _Recorder(TorchFunctionMode):
-    """Writes down every call of a torch function that gives a tensor; on this thread alone, unlike a tracer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Tensor]] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func.__name__ in READS:
-            raise NotStraight("it branches on its data")
-        if func.__name__ == "__setitem__":
-            raise NotStraight("it sets entries of a tensor")
-        if isinstance(out, Tensor):
-            self.calls.append((func, args, kwargs or {}, out))
-        return out
+def _refuse(name: str) -> None:
+    """What a model may not call in a pass that is to be repeated."""
+    if name in READS:
+        raise NotStraight("it branches on its data")
+    if name == "__setitem__":
+        raise NotStraight("it sets entries of a tensor")
 
 
 class _Reader:
@@ -171,13 +161,14 @@ class _Reader:
         channels, height, width = self._target.shape
         now = self._target.mean.new_zeros(1, channels, height, width)
         try:
-            with torch.no_grad(), _Recorder() as recorder:
-                output = self._target.model(now)
+            trace = Trace(self._target.model, now, _refuse)
         except (RuntimeError, ValueError, TypeError) as reason:  # such as batch statistics of a single image
             raise NotStraight(f"one image alone cannot pass ({type(reason).__name__})") from None
         ops: list[Op] = []
         shape: tuple[int, ...] = (height, width, channels)
-        for func, args, kwargs, out in recorder.calls:
+        for func, args, kwargs, out in trace.calls:
+            if not isinstance(out, Tensor):
+                continue
             if not args or args[0] is not now or any(value is now for value in (*args[1:], *kwargs.values())):
                 raise NotStraight(f"{func.__name__} takes something else than the output of the layer before")
             now = out
@@ -190,7 +181,7 @@ class _Reader:
             if op is not None:
                 ops.append(op)
                 shape = tuple(op.forward(self._target.mean.new_zeros(1, *shape)).shape[1:])
-        if output is not now:
+        if trace.output is not now:
             raise NotStraight("the model returns something else than its last layer's output")
         return [op for op in ops if not (isinstance(op, Scale) and op.nothing())]
 
@@ -208,13 +199,13 @@ class _Reader:
         if name in _SCALES and len(args) == 1 and not kwargs:
             return self._scale(name, args[0])
         if name == "linear" and len(shape) == 1:
-            weight, bias = _arguments(args, kwargs, weight=None, bias=None)
+            weight, bias = arguments(args, kwargs, weight=None, bias=None)
             return self._matrix(weight, bias, None, 1)
         if name == "conv2d":
-            given = _arguments(args, kwargs, weight=None, bias=None, stride=1, padding=0, dilation=1, groups=1)
+            given = arguments(args, kwargs, weight=None, bias=None, stride=1, padding=0, dilation=1, groups=1)
             return self._conv(*given, shape=shape)
         if name == "batch_norm":
-            given = _arguments(
+            given = arguments(
                 args,
                 kwargs,
                 running_mean=None,
@@ -314,9 +305,3 @@ _SCALES = {
     "__truediv__": "div",
     "__itruediv__": "div",
 }
-
-
-def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any], **defaults: Any) -> list[Any]:
-    """A call's arguments after the first, by position or name, with their defaults."""
-    given = dict(zip(defaults, args, strict=False)) | kwargs
-    return [given.get(key, default) for key, default in defaults.items()]

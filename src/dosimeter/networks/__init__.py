@@ -3,6 +3,7 @@
 hooks      which layers a run calls, with what, and what they give
 look       blank images, the order of layers, and modules for another thread
 shortcuts  places that a shortcut leads around
+trace      a run as a list of calls, parts of which can be run again
 receptive  which pixels a feature sees
 """
 

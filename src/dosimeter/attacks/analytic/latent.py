@@ -23,8 +23,8 @@ from torch.func import grad
 from dosimeter.attacks.analytic.first_layer import SEARCH, probes_of
 from dosimeter.attacks.analytic.ops import Block, Learned
 from dosimeter.attacks.analytic.straight import cut, read_ops
-from dosimeter.attacks.analytic.trace import Call, Section, Trace, replay
 from dosimeter.errors import SettingError
+from dosimeter.networks.trace import Call, Section, Trace, replay
 from dosimeter.types import Gradient, Loss, Secretive, Shape, Target
 
 LEARNED = {"linear", "conv2d"}

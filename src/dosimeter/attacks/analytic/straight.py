@@ -16,6 +16,7 @@ from dosimeter.attacks.analytic.first_layer import SEARCH, probes_of
 from dosimeter.attacks.analytic.inverses import INVERSES
 from dosimeter.attacks.analytic.ops import Affine, Bend, Block, Learned, Op, Pool, Reshape, Scale, apply
 from dosimeter.errors import SettingError
+from dosimeter.networks.trace import arguments
 from dosimeter.types import Shape, Target
 
 PIXELS_UP_TO = 64 * 64
@@ -98,7 +99,7 @@ class _Reader:
             self.ops.append(op)
 
     def _op(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> Op | None:
-        if name in NOTHING or (name == "dropout" and not _given(args, kwargs, p=0.5, training=True)[1]):
+        if name in NOTHING or (name == "dropout" and not arguments(args, kwargs, p=0.5, training=True)[1]):
             return None
         if name in INVERSES:
             settings = {key: value for key, value in kwargs.items() if key != "inplace"}
@@ -110,11 +111,11 @@ class _Reader:
             constant = torch.as_tensor(args[0], dtype=self._like.dtype, device=self._like.device)
             return self._scale(*SCALES[name](constant))
         if name == "batch_norm":
-            return self._batch_norm(*_given(args, kwargs, **_BATCH_NORM))
+            return self._batch_norm(*arguments(args, kwargs, **_BATCH_NORM))
         if name == "linear" and self._flat:
-            return self._linear(*_given(args, kwargs, weight=None, bias=None))
+            return self._linear(*arguments(args, kwargs, weight=None, bias=None))
         if name == "conv2d":
-            return self._conv(*_given(args, kwargs, **_CONV))
+            return self._conv(*arguments(args, kwargs, **_CONV))
         if name in POOLS and not self._flat and out.shape[1] == self._shape[0] and _of_pixels(name, args, kwargs):
             self._check_size()
             return Pool(lambda x: func(x, *args, **kwargs))
@@ -191,15 +192,9 @@ _BATCH_NORM = {
 _CONV = {"weight": None, "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 
 
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any], **defaults: Any) -> list[Any]:
-    """A call's arguments after the first, by position or name, with their defaults."""
-    given = dict(zip(defaults, args, strict=False)) | kwargs
-    return [given.get(key, default) for key, default in defaults.items()]
-
-
 def _of_pixels(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a mean is taken over all pixels of a channel; other poolings always are over some."""
-    over = _given(args, kwargs, dim=None)[0]
+    over = arguments(args, kwargs, dim=None)[0]
     return name != "mean" or (isinstance(over, list | tuple) and sorted(axis % 4 for axis in over) == [2, 3])
 
 

@@ -1,6 +1,6 @@
 """One run of a model as a list of calls, parts of which can be run again with other numbers."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -31,11 +31,14 @@ class Call(NamedTuple):
 
 
 class Trace:
-    """What a model did with a batch. Shapes are those of that batch, so a part is run again on as many images."""
+    """What a model did with a batch. Shapes are those of that batch, so a part is run again on as many images.
 
-    def __init__(self, model: nn.Module, images: Tensor) -> None:
+    `hear` is told the name of every torch function when it was called, and may raise.
+    """
+
+    def __init__(self, model: nn.Module, images: Tensor, hear: Callable[[str], None] | None = None) -> None:
         self.model, self.images = model, images
-        with torch.no_grad(), _Recorder() as recorder:
+        with torch.no_grad(), _Recorder(hear) as recorder:
             self.output: Tensor = model(images)
         self.calls = recorder.calls
         self.maker = {id(out): call for call in self.calls for out in call.outputs}
@@ -91,17 +94,26 @@ class Section(nn.Module):
 
 
 class _Recorder(TorchFunctionMode):
-    """Writes down every call of a torch function that gives tensors."""
+    """Writes down every call of a torch function that gives tensors; on this thread alone, unlike a tracer."""
 
-    def __init__(self) -> None:
+    def __init__(self, hear: Callable[[str], None] | None) -> None:
         super().__init__()
         self.calls: list[Call] = []
+        self._hear = hear
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        if self._hear is not None:
+            self._hear(func.__name__)
         if any(True for _ in _tensors(out)):
             self.calls.append(Call(func, args, kwargs or {}, out))
         return out
+
+
+def arguments(args: tuple[Any, ...], kwargs: dict[str, Any], **defaults: Any) -> list[Any]:
+    """A call's arguments after the first, by position or name, with their defaults."""
+    given = dict(zip(defaults, args, strict=False)) | kwargs
+    return [given.get(key, default) for key, default in defaults.items()]
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
