@@ -1,5 +1,7 @@
 """The parts of a search, each against an outside reference."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -174,6 +176,17 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
     }
     for name, preset in presets.BY_NAME.items():
         assert papers[name.partition("-")[0]] in (preset.__doc__ or "")
+
+
+def test_a_preset_that_varies_another_has_its_settings_but_those_it_decides_itself() -> None:
+    assert presets.inverting_gradients_a(median=5).moves == (moves.Box(), moves.Median(every=5))
+    assert presets.idlg(inner=3, rule="rows") == replace(
+        presets.dlg(inner=3), name="idlg", labels=labels.FromLastLayer(rule="rows")
+    )
+    assert presets.ignoring(tv=0.5, penalty=False).prior == 0.5 * priors.TotalVariation()
+    for preset, needless in ((presets.joint, "secrets"), (presets.ignoring, "top"), (presets.recover_key, "draws")):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{needless}'"):
+            preset(**{needless: 1})
 
 
 def test_dlg_idlg_and_cpl_equal_their_printed_settings() -> None:

@@ -1,7 +1,7 @@
 """How the step size shrinks: a factor on the learning rate for every candidate."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,22 +21,21 @@ def init(n: int, like: Tensor) -> State:
     return State(ones, torch.full_like(ones, torch.inf), torch.zeros_like(ones))
 
 
-class Schedule(Protocol):
+class Schedule:
+    """The start of all schedules."""
+
     def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
         """After the loss (N,) of step number `step` (from 0) of `steps` is known, before the move."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constant:
-    """The learning rate as it is."""
-
-    def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
         return state
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepDecay:
+class Constant(Schedule):
+    """The learning rate as it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDecay(Schedule):
     """Times `factor` at fixed fractions of the run: 3/8, 5/8 and 7/8 (Inverting Gradients, App. C)."""
 
     at: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
@@ -53,7 +52,7 @@ class StepDecay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exponential:
+class Exponential(Schedule):
     """Times `factor` at every step (Bayes, Sec. 6)."""
 
     factor: float = 0.98
@@ -66,7 +65,7 @@ class Exponential:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plateau:
+class Plateau(Schedule):
     """Times `factor` when a candidate's loss has not fallen for `patience` steps (CVB, Sec. V-B).
 
     A fall counts when it is larger than the share `threshold` of the best loss, as in torch's scheduler.

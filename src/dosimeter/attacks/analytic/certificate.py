@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from dosimeter.attacks.analytic.first_layer import in_double
 from dosimeter.attacks.analytic.ops import Block
 from dosimeter.attacks.base import Found
-from dosimeter.types import Ended, Gradient, Outcome, Target
+from dosimeter.types import Ended, Gradient, Observation, Outcome, Target
 
 IMAGE = "image"
 
@@ -37,7 +38,7 @@ class Update:
         self, target: Target, first: str, observed: Gradient, labels: Tensor, *, rounding: torch.dtype
     ) -> None:
         self._target, self._first, self._observed = target, first, observed
-        self._labels = labels.double() if labels.is_floating_point() else labels
+        self._labels = labels
         self._parameters = target.parameters
         self.bound = ROUNDING * torch.finfo(rounding).eps
 
@@ -64,6 +65,20 @@ class Update:
             return self._target.step(self._target, self._parameters, image[None], self._labels)
         simulated: Gradient = grad(self._target.objective)(self._parameters, image[None], self._labels)
         return simulated
+
+
+class Solver:
+    """The victims of one observation, one after another, in float64."""
+
+    def __init__(self, target: Target, seen: Observation, labels: Tensor) -> None:
+        self.target, self.seen, self.labels = target, seen, labels
+        self.exact, self.precision = in_double(target), target.mean.dtype
+
+    def update(self, v: int) -> tuple[dict[str, Tensor], Tensor]:
+        """The observed update and the labels of a victim, in float64."""
+        labels = self.labels[v]
+        observed = {name: self.seen.gradient[name][v].double() for name in self.exact.parameters}
+        return observed, labels.double() if labels.is_floating_point() else labels
 
 
 class Walk(NamedTuple):

@@ -11,9 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dosimeter.attacks.analytic.certificate import ROUNDING, Update, Walk, judged
+from dosimeter.attacks.analytic.certificate import ROUNDING, Solver, Update, Walk, judged
 from dosimeter.attacks.analytic.encoder import Equations, Solved, solve_encoder
-from dosimeter.attacks.analytic.first_layer import in_double
 from dosimeter.attacks.analytic.inputs import Above
 from dosimeter.attacks.analytic.latent import Latent, Noisy, read_noisy
 from dosimeter.attacks.analytic.layers import UNITS, Descent, descend, from_loss, walked
@@ -33,18 +32,14 @@ SETTLED = 1e-9
 """The relative error of an encoder's gradient that solving the layers above it may leave even in float64."""
 
 
-class LatentSolver:
-    """The victims of one observation, one after another, in float64."""
-
+class LatentSolver(Solver):
     def __init__(self, target: Target, seen: Observation, labels: Tensor, *, seed: int) -> None:
-        self.seen, self.labels, self.seed = seen, labels, seed
-        self.precision = target.mean.dtype
-        self.exact = in_double(target)
+        super().__init__(target, seen, labels)
+        self.seed = seed
         self.noisy = read_noisy(self.exact)
 
     def solve(self, v: int, beat: Beat = unheard) -> Found:
-        observed = {name: self.seen.gradient[name][v].double() for name in self.exact.parameters}
-        labels = self.labels[v].double() if self.labels.is_floating_point() else self.labels[v]
+        observed, labels = self.update(v)
         walk, latent = Walk(blank(self.exact), {}), None
         if all(g.isfinite().all() for g in observed.values()):
             starts = self._starts(self.seen.ids[v])

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from dosimeter.attacks.analytic.certificate import IMAGE, Update, Walk, direction, judged, refine
+from dosimeter.attacks.analytic.certificate import IMAGE, Solver, Update, Walk, direction, judged, refine
 from dosimeter.attacks.analytic.fill import smoothest
-from dosimeter.attacks.analytic.first_layer import in_double
 from dosimeter.attacks.analytic.inputs import Above, Inputs, solve_inputs
 from dosimeter.attacks.analytic.ops import Bend, Block, returned
 from dosimeter.attacks.analytic.ratio import valleys
@@ -47,22 +46,17 @@ SCALES = torch.logspace(-4, 5, 91, dtype=torch.float64)
 """Norms of the last layer's input that are tried where it has no bias, with both signs."""
 
 
-class LayerSolver:
-    """The victims of one observation, one after another, in float64."""
-
+class LayerSolver(Solver):
     def __init__(self, target: Target, seen: Observation, labels: Tensor) -> None:
-        self.target, self.seen, self.labels = target, seen, labels
-        self.exact = in_double(target)
+        super().__init__(target, seen, labels)
         self.blocks = read_straight(self.exact)
 
     def solve(self, v: int, beat: Beat = unheard) -> Found:
-        observed = {name: self.seen.gradient[name][v].double() for name in self.exact.parameters}
-        labels = self.labels[v].double() if self.labels.is_floating_point() else self.labels[v]
-        precision = self.target.mean.dtype
+        observed, labels = self.update(v)
         walk = Walk(blank(self.exact), {})
         if all(g.isfinite().all() for g in observed.values()):
-            walk = walk_down(self.exact, self.blocks, observed, labels, precision, beat)
-        update = Update(self.exact, self.blocks[0].learned.weight, observed, labels, rounding=precision)
+            walk = walk_down(self.exact, self.blocks, observed, labels, self.precision, beat)
+        update = Update(self.exact, self.blocks[0].learned.weight, observed, labels, rounding=self.precision)
         return judged(walk, blank(self.exact), update.mismatch, update.bound, self.blocks[-1], observed)
 
 

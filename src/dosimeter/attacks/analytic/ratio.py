@@ -18,8 +18,8 @@ in between, and clipping scales both: the ratio stays exact.
 import torch
 from torch import Tensor
 
-from dosimeter.attacks.analytic.certificate import IMAGE, Update, direction
-from dosimeter.attacks.analytic.first_layer import FirstLayer, in_double
+from dosimeter.attacks.analytic.certificate import IMAGE, Solver, Update, direction
+from dosimeter.attacks.analytic.first_layer import FirstLayer
 from dosimeter.attacks.base import Found
 from dosimeter.attacks.stages import Beat, blank, unheard
 from dosimeter.engine import Matcher
@@ -35,19 +35,17 @@ SLACK = 0.01
 """How far pixels may leave [0, 1] while scales are tried, so that rounding at 0 and 1 shuts no scale out."""
 
 
-class RatioSolver:
-    """The victims of one observation, one after another, in float64."""
-
+class RatioSolver(Solver):
     def __init__(self, target: Target, layer: FirstLayer, seen: Observation, labels: Tensor) -> None:
-        self.target, self.layer, self.seen, self.labels = target, layer, seen, labels
-        self.exact = in_double(target)
+        super().__init__(target, seen, labels)
+        self.layer = layer
         self.matcher = Matcher(target, seen.gradient, statistics=seen.statistics)
 
     def solve(self, v: int, beat: Beat = unheard) -> Found:
-        observed = {name: self.seen.gradient[name][v].double() for name in self.exact.parameters}
+        observed, labels = self.update(v)
         weight = observed[self.layer.weight]
         slopes = observed[self.layer.bias] if self.layer.bias else None  # dL/dz
-        update = Update(self.exact, self.layer.weight, observed, self.labels[v], rounding=self.target.mean.dtype)
+        update = Update(self.exact, self.layer.weight, observed, labels, rounding=self.precision)
         if not weight.any():
             image = blank(self.exact)
             return Found(image, update.mismatch(image), Ended(Outcome.NOT_DETERMINED), {IMAGE: 0.0})

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from dosimeter.attacks.analytic.first_layer import SEARCH, probes_of
 from dosimeter.attacks.analytic.inverses import INVERSES
 from dosimeter.attacks.analytic.ops import Affine, Bend, Block, Learned, Op, Pool, Reshape, Scale, apply
+from dosimeter.attacks.analytic.trace import Trace
 from dosimeter.errors import SettingError
 from dosimeter.networks.trace import arguments
 from dosimeter.types import Shape, Target
@@ -45,14 +45,15 @@ def read_straight(target: Target) -> tuple[Block, ...]:
 def read_ops(target: Target, probes: Tensor) -> list[Op]:
     """What a straight network does one after another, from a run on probes (n, C, H, W), or (n, C) for (C, 1, 1)."""
     try:
-        with torch.no_grad(), _Recorder() as recorder:
-            output = target.model(probes)
+        trace = Trace(target.model, probes)
     except (RuntimeError, ValueError, TypeError) as reason:
         raise refusal(f"it cannot be run ({str(reason).splitlines()[0]})") from None
     reader, now, earlier = _Reader(target, flat=probes.ndim == 2), probes, {id(probes)}
-    for func, args, kwargs, out in recorder.calls:
-        name = func.__name__.strip("_")
-        others = (*args[1:], *kwargs.values())
+    for call in trace.calls:
+        func, args, kwargs, out = call
+        if not isinstance(out, Tensor):
+            continue
+        name, others = call.name, (*args[1:], *kwargs.values())
         if not args or args[0] is not now or any(id(value) in earlier for value in others):
             raise refusal(f"{name} takes something else than the output of the layer before")
         reader.read(name, func, args[1:], kwargs, out)
@@ -60,23 +61,9 @@ def read_ops(target: Target, probes: Tensor) -> list[Op]:
         earlier.add(id(out))
     with torch.no_grad():
         again = apply(reader.ops, probes.reshape(len(probes), *target.shape))
-    if output is not now or not torch.allclose(again.flatten(1), output.flatten(1), rtol=1e-9, atol=1e-9):
+    if trace.output is not now or not torch.allclose(again.flatten(1), now.flatten(1), rtol=1e-9, atol=1e-9):
         raise refusal("it does more than its layers in a row do")
     return reader.ops
-
-
-class _Recorder(TorchFunctionMode):
-    """Writes down every call of a torch function that gives a tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Tensor]] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, Tensor):
-            self.calls.append((func, args, kwargs or {}, out))
-        return out
 
 
 class _Reader:

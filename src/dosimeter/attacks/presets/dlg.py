@@ -4,13 +4,8 @@ from dataclasses import replace
 from typing import Literal
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks import (
-    likelihoods,
-    optimisers,
-    priors,
-    starts,
-)
-from dosimeter.attacks.presets.words import IGNORED, Ignore, Secrets, pick, treat
+from dosimeter.attacks import likelihoods, optimisers, priors, starts
+from dosimeter.attacks.presets.words import IGNORED, Ignore, Secrets, pick, treat, varies
 from dosimeter.attacks.search import Search, Stop
 
 
@@ -57,54 +52,21 @@ def dlg(
     )
 
 
-def idlg(
-    *,
-    steps: int = 300,
-    inner: int = 20,
-    lr: float = 1.0,
-    restarts: int = 1,
-    line: Literal["none", "wolfe"] = "none",
-    target: float | None = 1e-6,
-    keep: Literal["last", "best"] = "best",
-    rule: Literal["auto", "bias", "rows"] = "auto",
-    ignore: Ignore = "nothing",
-    secrets: Secrets = "resampled",
-) -> Search:
+@varies(dlg)
+def idlg(search: Search, *, rule: Literal["auto", "bias", "rows"] = "auto") -> Search:
     """iDLG (Zhao et al. 2020), Alg. 1: the label from the last layer (Eq. 4), then the image as in DLG.
 
     Args:
         rule: where the label is taken from: iDLG's own sums of rows, the bias, or the whole layer.
-        steps, inner, lr, restarts, line, target, keep, ignore, secrets: as in `dlg`.
 
     Deviations: the label is read off the whole layer, since sums of rows fail on features of both signs; where they
     are right, both are.
     """
-    search = dlg(
-        steps=steps,
-        inner=inner,
-        lr=lr,
-        restarts=restarts,
-        line=line,
-        target=target,
-        keep=keep,
-        ignore=ignore,
-        secrets=secrets,
-    )
     return replace(search, name="idlg", labels=labels_.FromLastLayer(rule=rule))
 
 
-def cpl(
-    *,
-    steps: int = 300,
-    lr: float = 1.0,
-    alpha: float = 1e-3,
-    restarts: int = 1,
-    line: Literal["none", "wolfe"] = "none",
-    target: float | None = None,
-    keep: Literal["last", "best"] = "best",
-    ignore: Ignore = "nothing",
-    secrets: Secrets = "resampled",
-) -> Search:
+@varies(dlg, inner=1, target=None)
+def cpl(search: Search, *, alpha: float = 1e-3) -> Search:
     """Client Privacy Leakage (Wei et al. 2020), Alg. 1: squared L2 match plus alpha |F(x) - y|^2 on the prediction.
 
     The start is a uniform patch repeated 2x2; the label is read off the last layer; L-BFGS with learning rate 1, 300
@@ -112,21 +74,9 @@ def cpl(
 
     Args:
         alpha: weight of the prediction term.
-        steps, lr, restarts, line, target, keep, ignore, secrets: as in `dlg`.
 
     Deviations: alpha is a choice of ours, small because an untrained model does not recognise the true image either;
     F is taken after the softmax; the iterate with the lowest loss is returned.
     """
-    search = dlg(
-        steps=steps,
-        inner=1,
-        lr=lr,
-        restarts=restarts,
-        line=line,
-        target=target,
-        keep=keep,
-        ignore=ignore,
-        secrets=secrets,
-    )
     prior, labels = alpha * priors.Prediction(), labels_.FromLastLayer()
     return replace(search, name="cpl", prior=prior, labels=labels, start=starts.Tiled(across=2))

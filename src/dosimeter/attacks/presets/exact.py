@@ -8,7 +8,8 @@ from dosimeter.attacks.features import Features
 from dosimeter.attacks.key import RecoverKey
 from dosimeter.attacks.labels_only import LabelsOnly
 from dosimeter.attacks.presets.inverting import inverting_gradients
-from dosimeter.attacks.presets.words import LABELS, pick
+from dosimeter.attacks.presets.words import LABELS, pick, varies
+from dosimeter.attacks.search import Search
 from dosimeter.attacks.unlock import SolveLock
 
 
@@ -50,23 +51,12 @@ def unlock(*, labels: Literal["known", "idlg"] = "idlg") -> SolveLock:
     return SolveLock(attack=analytic(labels=labels))
 
 
-def recover_key(
-    *,
-    steps: int = 2000,
-    lr: float = 0.1,
-    tv: float = 1e-2,
-    distance: Literal["cosine", "mean-cosine", "l2", "l1"] = "mean-cosine",
-    signed: bool = True,
-    labels: Literal["known", "idlg", "counts"] = "known",
-) -> RecoverKey:
+@varies(inverting_gradients, without=("secrets", "draws"), distance="mean-cosine")
+def recover_key(search: Search) -> RecoverKey:
     """Read a key off the gradient of its lock (Inverting Gradients, Prop. 1) where clients send it; search with it.
 
     A lock without bias gives it by rank one, up to a factor that is known to about one over its length.
-
-    Args:
-        steps, lr, tv, distance, signed, labels: of the search, as in `inverting_gradients`.
     """
-    search = inverting_gradients(steps=steps, lr=lr, tv=tv, distance=distance, signed=signed, labels=labels)
     return RecoverKey(attack=search)
 
 

@@ -3,16 +3,20 @@
 from dataclasses import replace
 from typing import Any, Literal
 
-from dosimeter.attacks import (
-    likelihoods,
-    masks,
-    optimisers,
-    priors,
-    schedules,
-    treatments,
-)
+from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules, treatments
 from dosimeter.attacks.leave_out import LeaveOut
-from dosimeter.attacks.presets.words import IGNORED, LABELS, Ignore, Secrets, given, moving, needless, pick, treat
+from dosimeter.attacks.presets.words import (
+    IGNORED,
+    LABELS,
+    Ignore,
+    Secrets,
+    given,
+    moving,
+    needless,
+    pick,
+    treat,
+    varies,
+)
 from dosimeter.attacks.search import Search, Stop
 
 
@@ -104,95 +108,68 @@ def inverting_gradients(
     )
 
 
-def inverting_gradients_a(*, steps: int = 4000, restarts: int = 32, tv: float = 1e-8) -> Search:
+@varies(inverting_gradients, steps=4000, restarts=32, tv=1e-8)
+def inverting_gradients_a(search: Search) -> Search:
     """Setting A of Inverting Gradients, Table 2: step size 0.1, 4,000 iterations, 32 restarts, total variation 1e-8."""
-    return inverting_gradients(steps=steps, restarts=restarts, tv=tv, lr=0.1)
+    return search
 
 
-def inverting_gradients_b(*, steps: int = 12_000, restarts: int = 16, tv: float = 1e-4, top: int = 10) -> Search:
+@varies(inverting_gradients, steps=12_000, restarts=16, tv=1e-4, top=10)
+def inverting_gradients_b(search: Search) -> Search:
     """Settings B and C of Inverting Gradients, Table 2: 12,000 iterations, 16 restarts, total variation 1e-4, and only
     the 10 tensors with the largest norm. C is B on a network that was trained for 10 epochs."""
-    return inverting_gradients(steps=steps, restarts=restarts, tv=tv, lr=0.1, top=top)
+    return search
 
 
-def inverting_gradients_cvb(
-    *,
-    steps: int = 20_000,
-    tv: float = 1e-2,
-    signed: bool = False,
-    ignore: Ignore = "nothing",
-    secrets: Secrets = "resampled",
-    draws: int = 1,
-    keep: Literal["last", "best"] = "last",
-    penalty: bool = True,
-) -> Search:
+@varies(
+    inverting_gradients,
+    steps=20_000,
+    lr=1.0,
+    signed=False,
+    decay="plateau",
+    plateau=400,
+    patience=4000,
+    target=1e-5,
+)
+def inverting_gradients_cvb(search: Search, *, penalty: bool = True) -> Search:
     """Inverting Gradients as the CVB paper runs it (Sec. V-B).
 
     Adam with learning rate 1, times 0.1 after 400 iterations on a plateau; stop at a loss of 1e-5, after 4,000
     iterations without a lower one, or after 20,000. Its program differs from what the paper says: `tv` is 0.1 for the
-    CNN and ResNet-18 and 1e-4 for the ViT, on which 0.01 is too smooth, steps are `signed`, and `keep` is "best".
+    CNN and ResNet-18 and 1e-4 for the ViT, on which 0.01 is too smooth, steps are `signed`, and `keep` is "best", which
+    among fresh draws may just have been lucky.
 
     Args:
-        steps, tv, signed, ignore, secrets, draws: as in `inverting_gradients`.
-        keep: the last iterate or the one with the lowest loss, which among fresh draws may just have been lucky.
         penalty: count the penalty of a defense's layers in the simulated loss, as the client's loss does and as in
             CVB's program; PRECODE's leaves it out.
     """
-    search = inverting_gradients(
-        steps=steps,
-        tv=tv,
-        lr=1.0,
-        signed=signed,
-        decay="plateau",
-        plateau=400,
-        patience=4000,
-        target=1e-5,
-        ignore=ignore,
-        secrets=secrets,
-        draws=draws,
-        keep=keep,
-    )
     return replace(search, penalty=penalty)
 
 
-def ignoring(
-    *,
-    steps: int = 20_000,
-    tv: float = 1e-2,
-    encoder: bool = True,
-    draws: int = 1,
-    keep: Literal["last", "best"] = "last",
-    penalty: bool = True,
-) -> Search:
+@varies(inverting_gradients_cvb, without=("ignore", "top"))
+def ignoring(search: Search, *, encoder: bool = True) -> Search:
     """The "Ignore" attack on noise inside the model: `inverting_gradients_cvb` on the tensors that it does not touch.
 
     Which these are is found by running the model with two draws; see `masks.BeforeNoise`.
 
     Args:
         encoder: match the layers that say how the noise is drawn too (CVB, Eq. 4), or not (PPP, Eq. 4).
-        steps, tv, draws, keep, penalty: as in `inverting_gradients_cvb`.
     """
-    search = inverting_gradients_cvb(
-        steps=steps,
-        tv=tv,
-        ignore="noise" if encoder else "bottleneck",
-        draws=draws,
-        keep=keep,
-        penalty=penalty,
-    )
-    return replace(search, name="ignore")
+    return replace(search, name="ignore", only=masks.BeforeNoise(encoder=encoder))
 
 
-def joint(
-    *,
-    steps: int = 3000,
-    lr: float = 1.0,
-    tv: float = 3e-2,
-    weight: float = 1e-3,
-    plateau: int = 300,
-    restarts: int = 1,
-    labels: Literal["known", "idlg", "counts"] = "known",
-) -> Search:
+@varies(
+    inverting_gradients,
+    without=("secrets", "draws"),
+    steps=3000,
+    lr=1.0,
+    tv=3e-2,
+    signed=False,
+    distance="chord",
+    decay="plateau",
+    plateau=300,
+)
+def joint(search: Search, *, weight: float = 1e-3) -> Search:
     """Ours: the image and what clients drew inside the model, searched together on all tensors alike.
 
     The mean of every tensor's distance on the unit sphere, total variation and the draws' own density; Adam with a rate
@@ -200,30 +177,17 @@ def joint(
 
     Args:
         weight: of the draws' standard normal density, mean(u^2) / 2.
-        plateau: steps without a lower loss after which the rate is divided by 10.
-        steps, lr, tv, restarts, labels: as in `inverting_gradients`.
     """
-    search = inverting_gradients(
-        steps=steps,
-        lr=lr,
-        tv=tv,
-        signed=False,
-        distance="chord",
-        decay="plateau",
-        plateau=plateau,
-        restarts=restarts,
-        labels=labels,
-    )
     return replace(search, name="joint", secrets=treatments.Joint(weight=weight))
 
 
-def leaving_out(*, steps: int = 2000, tv: float = 1e-2, probe: float = 0.1) -> LeaveOut:
+@varies(inverting_gradients, without=("ignore", "top"))
+def leaving_out(search: Search, *, probe: float = 0.1) -> LeaveOut:
     """Inverting Gradients without the tensor that a defense such as Soteria changed (Bayes, Sec. 5).
 
     Which one that is is found by trying all.
 
     Args:
-        steps, tv: as in `inverting_gradients`.
         probe: share of the steps that the trial of each tensor takes.
     """
-    return LeaveOut(attack=inverting_gradients(steps=steps, tv=tv), probe=probe)
+    return LeaveOut(attack=search, probe=probe)

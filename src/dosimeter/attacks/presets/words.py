@@ -1,9 +1,13 @@
 """Words for parts, which several presets share."""
 
-from typing import Any, Literal, TypeVar
+import inspect
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks import masks, moves, treatments
+from dosimeter.attacks.search import Search
 from dosimeter.errors import SettingError, unknown
 
 T = TypeVar("T")
@@ -57,6 +61,33 @@ def needless(setting: str, there: bool, beside: str, why: str) -> None:
     """Refuse a setting that was given and would do nothing."""
     if there:
         raise SettingError(f"{setting} does nothing beside {beside}, since {why}; leave one of them out.")
+
+
+def varies(
+    base: Callable[..., Search], without: tuple[str, ...] = (), **changed: object
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """A preset that is another one with some defaults changed and settings of its own; it is given the other's search.
+
+    `without` are settings of the other that it decides itself, so that they would do nothing.
+    """
+
+    def decorate(preset: Callable[..., T]) -> Callable[..., T]:
+        _, *own = inspect.signature(preset).parameters.values()
+        left = [p for p in inspect.signature(base).parameters.values() if p.name not in without]
+        signature = inspect.Signature([*(p.replace(default=changed.get(p.name, p.default)) for p in left), *own])
+
+        def make(**settings: Any) -> T:
+            signature.bind(**settings)
+            mine = {p.name: settings.pop(p.name) for p in own if p.name in settings}
+            return preset(base(**{**changed, **settings}), **mine)
+
+        made = update_wrapper(make, preset)
+        made.__signature__ = signature  # type: ignore[attr-defined]
+        made.__annotations__ = get_type_hints(base) | get_type_hints(preset)
+        del made.__wrapped__
+        return made
+
+    return decorate
 
 
 def pick(setting: str, value: str, choices: dict[str, T]) -> T:
