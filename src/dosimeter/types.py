@@ -190,6 +190,7 @@ class Target:
     statistics: Statistics = field(default_factory=dict)  # what batch norms use, where they are given
     drawn: Secrets = field(default_factory=dict)  # what was drawn for the model's secrets in this step
     penalised: bool = True  # whether the loss counts the penalties of layers with secrets
+    part: int | None = None  # images of a batch that are simulated at a time, where all of them take too much memory
 
     def __post_init__(self) -> None:
         if _copied not in self.model._forward_pre_hooks.values():

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import nn
 
 import dosimeter as dm
 from dosimeter.attacks import (
@@ -205,6 +206,30 @@ def test_restarts_that_do_not_fit_run_in_turn_unless_they_need_each_other() -> N
     group = replace(SEARCH, restarts=64, prior=0.1 * priors.Group() + priors.TotalVariation())
     with pytest.raises(SettingError, match=r"64 restart.*together.*lower restarts or batch"):
         Job(replace(audit, attack=group))
+
+
+def test_a_batch_that_does_not_fit_is_simulated_in_parts() -> None:
+    """In the memory of a part, to the same images: the gradient of a batch is the mean over its parts."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Sigmoid(), nn.Flatten(), nn.Linear(576, 5)
+    )
+    images, classes = torch.rand(1, 7, 1, 6, 6), torch.randint(0, 5, (1, 7))
+    victims = dm.Victims(images, classes, torch.arange(7)[None], ("a",))
+    attack = presets.inverting_gradients(steps=5, restarts=2, distance="l2")
+    audit = Audit(model=model, victims=victims, attack=attack, resources=replace(ONE, dtype=torch.float64))
+    little = replace(audit, resources=replace(audit.resources, budget=Job(audit).plan.bytes // 4))
+    plan = Job(little).plan
+    assert plan.part in range(1, 7)
+    assert plan.bytes <= little.resources.budget
+    whole, parts = (Job(one).run(lambda *_, **__: None)[0] for one in (audit, little))
+    assert torch.allclose(whole.images, parts.images, atol=1e-9)
+    assert torch.allclose(whole.match, parts.match)
+    counted = replace(little, attack=presets.inverting_gradients(steps=1, labels="counts"))
+    assert Job(counted).run(lambda *_, **__: None)[0].outcomes == ("steps",)
+    mixed = replace(little, updates=Updates(batch_norm="batch"))
+    with pytest.raises(SettingError, match="lower batch"):
+        Job(mixed)
 
 
 def test_a_key_that_is_read_off_is_known_to_the_search() -> None:

@@ -71,6 +71,7 @@ class Job:
             restarts=cost.restarts,
             candidates=max(1, cost.candidates),
             together=cost.together,
+            divisible=cost.steps > 0 and _divisible(target, self.threat),
             passes=cost.updates * max(cost.passes, self.trained.steps if self.trained else 1),
             budget=resources.budget,
             workers=1 if resources.compiled else resources.workers,
@@ -80,7 +81,7 @@ class Job:
         tied = audit.updates.same_client
         self.plan = plan._replace(victims=max(tied, plan.victims - plan.victims % tied))
         self.client = replace(self.client, target=replace(target, stretch=plan.stretch))
-        simulated = replace(self.attacker.target, stretch=plan.stretch)
+        simulated = replace(self.attacker.target, stretch=plan.stretch, part=plan.part)
         self.attacker = replace(self.attacker, target=simulated, attack=attack.at_most(plan.restarts))
         self.cost = self.attacker.attack.cost(known, victims.batch)
 
@@ -144,6 +145,11 @@ class Job:
             raise KeyboardInterrupt
         found, blind, truth = zip(*done, strict=True)
         return Ran(on_cpu(found), on_cpu(blind), torch.cat(truth))
+
+
+def _divisible(target: Target, threat: ThreatModel) -> bool:
+    """Whether the gradient of a batch is the mean over its images, each on its own."""
+    return target.step is None and target.classification and not target.secrets and threat.statistics == "running"
 
 
 def trained(target: Target, batch: int) -> Trained | None:

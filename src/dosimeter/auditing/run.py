@@ -90,6 +90,8 @@ def estimate(audit: Audit, *, patience: float = PATIENCE) -> dict[str, Any]:
             raise KeyboardInterrupt
 
     job.attack_first_tile(watch)
+    if not marks:
+        raise KeyboardInterrupt
     (began, first), (ended, last) = marks[0], marks[-1]
     tiles = -(-len(job.victims.ids) // job.plan.victims)
     seconds = (ended - began) / max(1, last - first) * whole * -(-tiles // job.plan.workers)

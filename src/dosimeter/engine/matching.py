@@ -20,6 +20,7 @@ from dosimeter.engine.chain import Chain, NotStraight
 from dosimeter.engine.contract import Contraction, Vectors, entry_losses
 from dosimeter.engine.layers import Part, Vector
 from dosimeter.engine.memory import TRIED
+from dosimeter.engine.parts import InParts
 from dosimeter.engine.tape import Tape
 from dosimeter.engine.threads import twice_differentiable
 from dosimeter.errors import ModelError
@@ -69,7 +70,7 @@ class Matcher:
         exact: bool = False,
         way: Way | None = None,
     ) -> None:
-        self._target = target
+        self._target = target if target.part is None else replace(target, step=InParts(target.part))
         self._parameters = target.parameters
         self._observed = {name: observed[name] for name in self._parameters}
         self._norms = squared_norms(self._observed)  # (V, P)

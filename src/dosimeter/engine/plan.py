@@ -22,14 +22,14 @@ MOST, LEAST = 64, 4  # candidates of a tile
 
 
 class Plan(NamedTuple):
-    """Victims of a tile, tiles at once, the memory that these are expected to take, restarts side by side, and local
-    steps that are held at once (`Target.stretch`)."""
+    """Victims of a tile, tiles at once, and the memory that these are expected to take."""
 
     victims: int
     workers: int
     bytes: int
-    restarts: int
-    stretch: int | None
+    restarts: int  # side by side
+    stretch: int | None  # local steps that are held at once; see `Target.stretch`
+    part: int | None  # images of a batch at a time, None for all
 
 
 def plan(
@@ -40,6 +40,7 @@ def plan(
     restarts: int,
     candidates: int = 1,
     together: bool = False,
+    divisible: bool = False,
     passes: int = 1,
     budget: int = DEFAULT_BUDGET,
     workers: int | None = None,
@@ -49,12 +50,14 @@ def plan(
 
     A candidate holds its activations about twelve times over both passes, windows of convolutions included. An
     observation is held as seen and, but for the matrices of linear layers under a single image, once more in the order
-    in which it is compared. Of local training see `training`. Restarts that do not fit run in turn.
+    in which it is compared. Of local training see `training`. Restarts that do not fit run in turn, and so do the
+    images of a batch of which one candidate does not fit; gradients are written out then.
 
     Args:
         restarts: searches of a victim.
         candidates: simulated at once for each of them.
         together: whether restarts need each other and cannot run in turn.
+        divisible: whether the images of a batch can be simulated apart.
         passes: of the model in one simulated update.
         extra: numbers that a candidate takes beside it.
     """
@@ -62,7 +65,8 @@ def plan(
     weights = sum(p.numel() for p in target.parameters.values())
     images = torch.zeros(2, *target.shape).to(target.mean)  # batch norm with the statistics of its batch refuses one
     with torch.no_grad():
-        active = batch * (activations(target.model, lambda: target.model(images)) // len(images))
+        image = activations(target.model, lambda: target.model(images)) // len(images)
+    active = batch * image
     once = sum(p.numel() for p in target.parameters.values() if p.ndim == 2 and batch == 1 and not target.step)
     step, stretch, least = passes * (12 * active + (4 * weights if target.step else 0)), None, 1
     if isinstance(target.step, Measured):
@@ -70,8 +74,13 @@ def plan(
         at_once = max(least, candidates * (restarts if together else 1))
         step, stretch = training(target, target.step.holds(batch), weights, passes, room // at_once)
     one, held = size * candidates * (step + extra), size * (2 * weights - once)
-    if not together:
-        restarts = max(1, min(restarts, (budget - held) // one))
+    part = None
+    if divisible and one + held > budget:
+        part = min(batch, max(1, budget // (2 * size * 12 * image)))
+        active = part * image
+        one, held = size * candidates * (8 * weights + extra), held + 12 * size * active
+    if not together:  # parts are simulated one candidate after another in any case
+        restarts = 1 if part else max(1, min(restarts, (budget - held) // one))
     each = restarts * one + held
     most = max(restarts, least / candidates) * one + held
     cores = 1 if target.mean.device.type != "cpu" else max(1, workers or os.cpu_count() or 1)
@@ -88,4 +97,4 @@ def plan(
     tiles = -(-victims // min(fitting, budget // (each * cores)))
     tile = -(-victims // (-(-tiles // cores) * cores))  # as many rounds as are needed, all workers busy in each
     at_once = min(cores, -(-victims // tile))
-    return Plan(tile, at_once, at_once * max(tile * each, round(most)), restarts, stretch)
+    return Plan(tile, at_once, at_once * max(tile * each, round(most)), restarts, stretch, part)
