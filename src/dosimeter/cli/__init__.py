@@ -56,7 +56,7 @@ def _options(
 def _command(asked: type, place: str) -> Callable[..., None]:
     """A function with the fields of `asked` as its parameters, which makes one and calls `module.function` with it."""
     module, _, function = place.partition(".")
-    hints = get_type_hints(asked, include_extras=True)
+    hints = get_type_hints(asked)
 
     def call(**given: object) -> None:
         with refusals():
@@ -67,7 +67,7 @@ def _command(asked: type, place: str) -> Callable[..., None]:
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
+            annotation=Annotated[hints[field.name], field.metadata["option"]],
         )
         for field in fields(asked)
     ]

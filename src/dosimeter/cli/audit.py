@@ -8,12 +8,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import auditing, checks, data, store
+from dosimeter import auditing, checks, data
 from dosimeter.attacks import AverageRounds
 from dosimeter.auditing import (
     AUTO,
     Audit,
-    Interrupted,
     Result,
     Updates,
     auto,
@@ -25,13 +24,12 @@ from dosimeter.auditing import (
 )
 from dosimeter.cli import options
 from dosimeter.cli.config import given, write_config
-from dosimeter.cli.console import command, drawing, err, out
+from dosimeter.cli.console import err, out
 from dosimeter.cli.panel import run_panel
-from dosimeter.cli.parts import attack_of, pick, planned, print_json, resources_of, scoring_of
+from dosimeter.cli.parts import attack_of, pick, planned, resources_of, scoring_of, told, written
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
 from dosimeter.progress import duration
-from dosimeter.reports import PAGE, print_result, write_pages
 from dosimeter.task import Task, load_task
 
 INCONCLUSIVE = 3
@@ -58,18 +56,10 @@ def run(asked: options.Audit) -> None:
     made, numbered = made_by(audit, steps=steps) if steps else "", asked.out is None
     with reserve(chosen, overwrite=asked.overwrite, numbered=numbered, goes_on=made) as (place, folder):
         write_config(place)
-        result = run_panel(audit, place, steps=steps, made=made) if steps else _run(audit, place)
-    if result is None:
-        err.print("Interrupted before anything was attacked; the run folder says so.")
-        raise typer.Exit(130)
-    with drawing(folder):
-        write_pages(result, folder)
-    if asked.json:
-        print_json(result.document())
-    else:
-        print_result(result, out, where=folder / PAGE)
-        if asked.explain:
-            out.print(_tensors(audit))
+        result = run_panel(audit, place, steps=steps, made=made) if steps else written(place, lambda: perform(audit))
+    result = told(result, folder, as_json=asked.json)
+    if asked.explain and not asked.json:
+        out.print(_tensors(audit))
     if result.status == "interrupted":
         raise typer.Exit(130)
     if asked.fail_above is not None:
@@ -114,20 +104,6 @@ def _gate(result: Result, allowed: float) -> None:
     if rate.high > allowed:
         err.print(f"Fails: up to {rate.high:.1%} of images may be read, more than the {allowed:.1%} that were allowed.")
         raise typer.Exit(1)
-
-
-def _run(audit: Audit, place: Path) -> Result | None:
-    """The audit, written to the run folder; None when Ctrl-C came before anything was attacked."""
-    try:
-        result = perform(audit)
-    except Interrupted as interrupted:
-        result = interrupted.result
-    except KeyboardInterrupt:
-        store.write_interrupted(place, "interrupted before anything was attacked")
-        return None
-    result = replace(result, command=command())
-    store.write_run(result, place)
-    return result
 
 
 def _plan(task: Task, audit: Audit) -> Table:

@@ -3,11 +3,11 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import typer
@@ -15,14 +15,17 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from dosimeter import checks, data, files, fingerprint, metrics, spec
+from dosimeter import checks, data, files, fingerprint, metrics, spec, store
 from dosimeter.attacks import Attack, AverageOrders, GuessSteps, searching
-from dosimeter.auditing import Resources, Scoring, part
+from dosimeter.auditing import Captured, Interrupted, InterruptedCapture, Resources, Result, Scoring, part
 from dosimeter.cli import options
 from dosimeter.cli.config import APART, given
-from dosimeter.cli.console import err
+from dosimeter.cli.console import command, drawing, err, out
 from dosimeter.errors import SettingError
+from dosimeter.reports import PAGE, kept, print_result, write_pages
 from dosimeter.types import Victims
+
+R = TypeVar("R", Result, Captured)
 
 
 def pick(asked: Any, dataset: data.Dataset) -> Victims:
@@ -116,6 +119,46 @@ def going_on(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
         raise typer.Exit(130) from None
+
+
+def written(place: Path, work: Callable[[], R]) -> R | None:
+    """What comes of an audit, in the run folder; None when Ctrl-C came before anything was attacked."""
+    try:
+        result = work()
+    except (Interrupted, InterruptedCapture) as interrupted:
+        result = interrupted.result  # type: ignore[assignment]
+    except KeyboardInterrupt:
+        store.write_interrupted(place, "interrupted before anything was attacked")
+        return None
+    result = replace(result, command=command())
+    store.write_run(result, place)
+    return result
+
+
+def told(result: R | None, folder: Path, *, as_json: bool) -> R:
+    """The result, once its page is drawn and it is printed."""
+    if result is None:
+        err.print("Interrupted before anything was attacked; the run folder says so.")
+        raise typer.Exit(130)
+    with drawing(folder):
+        write_pages(result, folder)
+    if as_json:
+        print_json(result.document())
+    else:
+        print_result(result, out, where=folder / PAGE)
+    return result
+
+
+def finish(asked: options.Output, folder: Path, document: object, table: Table, kind: str, **page: Any) -> None:
+    """Print figures that are kept in a folder, as JSON or as a table, and draw their page."""
+    if asked.json:
+        print_json(document)
+    else:
+        out.print(table)
+    with drawing(folder):
+        where = kept.write(folder, kind, command=command(), **page)
+    if not asked.json:
+        out.print(f"report  {where}", highlight=False, soft_wrap=True)
 
 
 def print_json(document: object) -> None:

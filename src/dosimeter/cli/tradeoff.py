@@ -11,8 +11,8 @@ from dosimeter.attacks import presets
 from dosimeter.auditing import estimate, part
 from dosimeter.cli import options
 from dosimeter.cli.config import write_config
-from dosimeter.cli.console import command, drawing, err, out
-from dosimeter.cli.parts import going_on, place, planned, print_json, safe
+from dosimeter.cli.console import err, out
+from dosimeter.cli.parts import finish, going_on, place, planned, print_json, safe
 from dosimeter.cli.train import about, audit_of, federation
 from dosimeter.defenses import Defense
 from dosimeter.errors import SettingError
@@ -20,7 +20,6 @@ from dosimeter.federated.accounting import privacy_words
 from dosimeter.federated.tradeoff import Balance, Comparison, Tried, calibrate, strength_of
 from dosimeter.federated.training import estimate_training
 from dosimeter.progress import duration
-from dosimeter.reports import kept as pages
 
 BALANCES, STRENGTHS = "compare.json", "calibrate.json"
 HEAD = ("defense", "accuracy", "SSIM", "read", "best attack", "weights", "sent", "a round")
@@ -45,29 +44,20 @@ def run_compare(asked: options.Compare) -> None:
             found.append(Balance(**kept.read()[key])._replace(defense=words))
             err.print(escape(f"{words}: {found[-1].verdict}"), highlight=False, soft_wrap=True)
     head, cells = _table(found)
-    if asked.json:
-        print_json({"command": "compare", "balances": [balance._asdict() for balance in found]})
-    else:
-        table = Table(*head, box=None, pad_edge=False)
-        for row in cells:
-            table.add_row(*map(escape, row))
-        out.print(table)
-    with drawing(folder):
-        said = f"{about(asked, 'of each row')}, {asked.victims} victims, {asked.steps} steps, {asked.seeds} seeds from "
-        said += f"{asked.seed}, {'trained' if asked.trained else 'untrained'}"
-        where = pages.write(
-            folder,
-            "compare",
-            about=said,
-            command=command(),
-            threshold=asked.threshold,
-            points=[(spec.shown(each.defense), each.accuracy, each.ssim) for each in found],
-            head=head,
-            rows=[[spec.shown(row[0]), *row[1:]] for row in cells],
-            verdicts=[[spec.shown(each.defense), each.verdict] for each in found],
-        )
-    if not asked.json:
-        out.print(f"report  {where}", highlight=False, soft_wrap=True)
+    table = Table(*head, box=None, pad_edge=False)
+    for row in cells:
+        table.add_row(*map(escape, row))
+    said = f"{about(asked, 'of each row')}, {asked.victims} victims, {asked.steps} steps, {asked.seeds} seeds from "
+    said += f"{asked.seed}, {'trained' if asked.trained else 'untrained'}"
+    page = {
+        "threshold": asked.threshold,
+        "points": [(spec.shown(each.defense), each.accuracy, each.ssim) for each in found],
+        "head": head,
+        "rows": [[spec.shown(row[0]), *row[1:]] for row in cells],
+        "verdicts": [[spec.shown(each.defense), each.verdict] for each in found],
+    }
+    document = {"command": "compare", "balances": [balance._asdict() for balance in found]}
+    finish(asked, folder, document, table, "compare", about=said, **page)
 
 
 def run_calibrate(asked: options.Calibrate) -> None:

@@ -10,15 +10,14 @@ from dosimeter import federated, spec
 from dosimeter.auditing import Audit, Resources, Scoring, Updates, estimate, part
 from dosimeter.cli import options
 from dosimeter.cli.config import refuse, write_config
-from dosimeter.cli.console import command, drawing, err, out
-from dosimeter.cli.parts import going_on, pick, place, planned, print_json
+from dosimeter.cli.console import err, out
+from dosimeter.cli.parts import finish, going_on, pick, place, planned
 from dosimeter.federated import Federation, Training
 from dosimeter.federated.accounting import epsilon_words, privacy_words
 from dosimeter.federated.leakage import Point, check_rounds, early_words, follow
 from dosimeter.federated.setup import Setup
 from dosimeter.federated.training import estimate_training, picked
 from dosimeter.progress import duration
-from dosimeter.reports import kept
 
 
 def run(asked: options.Train) -> None:
@@ -36,15 +35,8 @@ def run(asked: options.Train) -> None:
             found[task.seed] = federated.train(task, folder=folder / f"seed-{task.seed}", workers=asked.workers)
             err.print(_said(task.seed, found[task.seed]), highlight=False)
     histories = {seed: each.history for seed, each in found.items()}
-    if asked.json:
-        print_json({"command": "train", "trainings": histories})
-    else:
-        out.print(_rounds(found))
-    with drawing(folder):
-        told = {"about": about(asked, asked.defense), "command": command()}
-        where = kept.write(folder, "training", histories=histories, **told)
-    if not asked.json:
-        out.print(f"report  {where}", highlight=False, soft_wrap=True)
+    document, said = {"command": "train", "trainings": histories}, about(asked, asked.defense)
+    finish(asked, folder, document, _rounds(found), "training", about=said, histories=histories)
 
 
 def run_follow(asked: options.Follow) -> None:
@@ -68,15 +60,9 @@ def run_follow(asked: options.Follow) -> None:
         points = follow(task, audit, at=moments, servers=servers, folder=folder)
     if early := early_words(points):
         err.print(early, highlight=False, soft_wrap=True)
-    if asked.json:
-        print_json({"command": "follow", "points": points})
-    else:
-        out.print(_leaks(points))
-    with drawing(folder):
-        said = f"{about(asked, asked.defense)}, {spec.shown(asked.attack)}. {early}"
-        where = kept.write(folder, "leakage", about=said, command=command(), points=points)
-    if not asked.json:
-        out.print(f"report  {where}", highlight=False, soft_wrap=True)
+    document = {"command": "follow", "points": points}
+    said = f"{about(asked, asked.defense)}, {spec.shown(asked.attack)}. {early}"
+    finish(asked, folder, document, _leaks(points), "leakage", about=said, points=points)
 
 
 def federation(asked: Any, seed: int, defense: str = "none") -> Federation:
