@@ -14,9 +14,8 @@ from torch import Tensor
 from dosimeter.attacks.analytic.first_layer import SEARCH, probes_of
 from dosimeter.attacks.analytic.inverses import INVERSES
 from dosimeter.attacks.analytic.ops import Affine, Bend, Block, Learned, Op, Pool, Reshape, Scale, apply
-from dosimeter.attacks.analytic.trace import Trace
 from dosimeter.errors import SettingError
-from dosimeter.networks.trace import arguments
+from dosimeter.networks.trace import Trace, arguments
 from dosimeter.types import Shape, Target
 
 PIXELS_UP_TO = 64 * 64
