@@ -110,7 +110,71 @@ class NoDefense(Defense):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain(Defense):
+class _Joined(Defense):
+    """Does all that the defenses inside it do, one after another."""
+
+    def inside(self) -> tuple[Defense, ...]:
+        """Those defenses."""
+        raise NotImplementedError
+
+    @property
+    def reveals(self) -> bool:
+        """Whether any part does; what the others draw is then sent as well."""
+        return any(part.reveals for part in self.inside())
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether any part does."""
+        return any(part.recomputes for part in self.inside())
+
+    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
+        for part in self.inside():
+            model = part.on_model(model, shape)
+        self.check(model, shape)
+        return model
+
+    def trained(self, model: nn.Module, shape: Shape) -> nn.Module:
+        for part in self.inside():
+            model = part.trained(model, shape)
+        self.check(model, shape)
+        return model
+
+    def check(self, model: nn.Module, shape: Shape) -> None:
+        for part in self.inside():
+            part.check(model, shape)
+
+    def private(self, model: nn.Module) -> frozenset[str]:
+        return frozenset().union(*(part.private(model) for part in self.inside()))
+
+    def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        for part in self.inside():
+            images, labels = part.on_batch(images, labels, rng)
+        return images, labels
+
+    def clips(self) -> float | None:
+        bounds = [bound for part in self.inside() if (bound := part.clips()) is not None]
+        return min(bounds) if bounds else None
+
+    def facts(self) -> dict[str, str]:
+        return {key: value for part in self.inside() for key, value in part.facts().items()}
+
+    def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
+        drawn: dict[str, Tensor] = {}
+        for part in self.inside():
+            drawn |= part.draw(target, batch, rng)
+        return drawn
+
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
+        for part in self.inside():
+            gradient = part.on_gradient(gradient, moment, rng)
+        return gradient
+
+    def spends(self, rate: float, steps: int) -> dict[str, float]:
+        return next((spent for part in self.inside() if (spent := part.spends(rate, steps))), {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain(_Joined):
     """Defenses one after another, in the order in which they were joined."""
 
     parts: tuple[Defense, ...] = ()
@@ -126,108 +190,21 @@ class Chain(Defense):
                 )
             changed = part if changes_gradient(part) else changed
 
-    @property
-    def reveals(self) -> bool:
-        """Whether any part does; what the others draw is then sent as well."""
-        return any(part.reveals for part in self.parts)
-
-    @property
-    def recomputes(self) -> bool:
-        """Whether any part does."""
-        return any(part.recomputes for part in self.parts)
-
-    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
-        for part in self.parts:
-            model = part.on_model(model, shape)
-        self.check(model, shape)
-        return model
-
-    def trained(self, model: nn.Module, shape: Shape) -> nn.Module:
-        for part in self.parts:
-            model = part.trained(model, shape)
-        self.check(model, shape)
-        return model
-
-    def check(self, model: nn.Module, shape: Shape) -> None:
-        for part in self.parts:
-            part.check(model, shape)
-
-    def private(self, model: nn.Module) -> frozenset[str]:
-        return frozenset().union(*(part.private(model) for part in self.parts))
+    def inside(self) -> tuple[Defense, ...]:
+        return self.parts
 
     def kept(self, secrets: Secrets, private: Gradient) -> Defense:
         return Chain(parts=tuple(part.kept(secrets, private) for part in self.parts))
 
-    def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        for part in self.parts:
-            images, labels = part.on_batch(images, labels, rng)
-        return images, labels
-
-    def clips(self) -> float | None:
-        bounds = [bound for part in self.parts if (bound := part.clips()) is not None]
-        return min(bounds) if bounds else None
-
-    def facts(self) -> dict[str, str]:
-        return {key: value for part in self.parts for key, value in part.facts().items()}
-
-    def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
-        drawn: dict[str, Tensor] = {}
-        for part in self.parts:
-            drawn |= part.draw(target, batch, rng)
-        return drawn
-
-    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
-        for part in self.parts:
-            gradient = part.on_gradient(gradient, moment, rng)
-        return gradient
-
-    def spends(self, rate: float, steps: int) -> dict[str, float]:
-        return next((spent for part in self.parts if (spent := part.spends(rate, steps))), {})
-
 
 @dataclass(frozen=True, kw_only=True)
-class Around(Defense):
+class Around(_Joined):
     """Does what the defense inside it does; subclasses change some of that."""
 
     inner: Defense
 
-    @property
-    def reveals(self) -> bool:
-        return self.inner.reveals
-
-    @property
-    def recomputes(self) -> bool:
-        return self.inner.recomputes
-
-    def on_model(self, model: nn.Module, shape: Shape) -> nn.Module:
-        return self.inner.on_model(model, shape)
-
-    def trained(self, model: nn.Module, shape: Shape) -> nn.Module:
-        return self.inner.trained(model, shape)
-
-    def check(self, model: nn.Module, shape: Shape) -> None:
-        self.inner.check(model, shape)
-
-    def private(self, model: nn.Module) -> frozenset[str]:
-        return self.inner.private(model)
-
-    def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        return self.inner.on_batch(images, labels, rng)
-
-    def clips(self) -> float | None:
-        return self.inner.clips()
-
-    def facts(self) -> dict[str, str]:
-        return self.inner.facts()
-
-    def draw(self, target: Target, batch: int, rng: torch.Generator) -> Secrets:
-        return self.inner.draw(target, batch, rng)
-
-    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
-        return self.inner.on_gradient(gradient, moment, rng)
-
-    def spends(self, rate: float, steps: int) -> dict[str, float]:
-        return self.inner.spends(rate, steps)
+    def inside(self) -> tuple[Defense, ...]:
+        return (self.inner,)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
