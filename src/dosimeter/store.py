@@ -8,10 +8,11 @@
     report.html                  the page for people, by `dosimeter.reports`
     attacks/                     the same of every attack of a panel
 
-`baseline` is what the same attack gives without the update. The originals are the private images themselves, which
-the owner of an audit has; who passes a run on passes them on as well. A run of a captured update, which records.json
-marks as "captured", has none unless the truth was given, and has `certified`, the image that a certificate is about,
-where anything of it is certain. Reading executes nothing: JSON and safetensors.
+`baseline` is what the same attack gives without the update. `raw` and `raw_baseline` stand beside them where clipping
+changed them; `labels`, `indices`, `std` and `transformed` are what scores need. The originals are the private images
+themselves, which the owner of an audit has; who passes a run on passes them on as well. A run of a captured update,
+which records.json marks as "captured", has none unless the truth was given, and has `certified`, the image that a
+certificate is about, where anything of it is certain. Reading executes nothing: JSON and safetensors.
 """
 
 import json

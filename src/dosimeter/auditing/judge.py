@@ -161,16 +161,14 @@ def rescore(result: Result, scoring: Scoring) -> Result:
     counted = _counted(result.victims, result.raw, measured, scoring, result.transformed)
     for key in ("scores", "baseline"):
         counted[key] = getattr(result.scores, key) | counted[key]
-    before, now = result.settings, scoring.settings()
-    now["lpips"] = ", ".join(
-        dict.fromkeys(filter(None, f"{before.get('lpips') or ''}, {now['lpips'] or ''}".split(", ")))
-    )
+    networks = [name for key, name in (("lpips", "AlexNet"), ("lpips_vgg", "VGG-16")) if key in counted["scores"]]
+    before, now = result.settings, scoring.settings() | {"lpips": ", ".join(networks) or None}
     if own := before.get("metrics", {}) | now.get("metrics", {}):
         now["metrics"] = own
     records = [measured.record(record, i) for i, record in enumerate(result.records)]
     return replace(
         result,
-        settings=before | now | {"lpips": now["lpips"] or None},
+        settings=before | now,
         records=records,
         scores=replace(result.scores, **counted, evidence=_evidence(records)),
     )

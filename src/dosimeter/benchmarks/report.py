@@ -1,7 +1,6 @@
 """A measurement on a terminal, as `bench.json` and as the plot `bench.svg`."""
 
-from collections.abc import Callable, Sequence
-from math import log
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,7 @@ def draw(found: dict[str, Any]) -> Html:
 def _rates(cases: Sequence[dict[str, Any]]) -> Html:
     frame = Frame(top=34)
     values = [rate[key] for case in cases for rate in case["ways"].values() for key in ("min", "max")]
-    up, ticks = _logarithmic(values, frame.y)
+    up, ticks = plot.logarithmic(values, frame.y)
     marks = []
     for n, case in enumerate(cases):
         for m, (name, rate) in enumerate(case["ways"].items()):
@@ -140,7 +139,7 @@ def _growth(series: Sequence[dict[str, Any]]) -> Html:
     first = {s["name"]: s["points"][0] for s in series}
     sizes = [p["size"] / first[s["name"]]["size"] for s in series for p in s["points"]]
     costs = [p["median"] / first[s["name"]]["median"] for s in series for p in s["points"]]
-    (across, below), (up, left) = _logarithmic(sizes, frame.x), _logarithmic(costs, frame.y)
+    (across, below), (up, left) = plot.logarithmic(sizes, frame.x), plot.logarithmic(costs, frame.y)
     lines = []
     for s in series:
         base = first[s["name"]]
@@ -149,17 +148,6 @@ def _growth(series: Sequence[dict[str, Any]]) -> Html:
         lines.append(tag("polyline", points=points, stroke=colours[s["name"]]))
     names = "size, relative to the smallest", "cost of an image-step"
     return tag("g", plot.axes(frame, left, below, x=names[0], y=names[1]), *lines, *_legend(frame, colours))
-
-
-def _logarithmic(
-    values: Sequence[float], place: Callable[[float], float]
-) -> tuple[Callable[[float], float], plot.Ticks]:
-    low, high, ticks = plot.log_axis(min(values), max(values))
-
-    def at(value: float) -> float:
-        return place(log(value / low) / log(high / low))
-
-    return at, [(at(tick), plot.short(tick)) for tick in ticks]
 
 
 def _legend(frame: Frame, names: Sequence[str] | dict[str, str]) -> list[Html]:

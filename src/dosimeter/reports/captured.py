@@ -1,7 +1,5 @@
 """The page of a captured update."""
 
-import math
-
 from dosimeter.auditing import Captured
 from dosimeter.reports import figures, gallery, plot, sections, standing
 from dosimeter.reports.markup import Html, join, tag
@@ -120,17 +118,13 @@ def _cloud(result: Captured) -> Html | None:
     dots = [(m, s) for m, s in zip(beside.matches or (), beside.ssim or (), strict=True) if m is not None and m > 0]
     if not dots or match <= 0 or beside.success is None:
         return None
-    low, high, ticks = plot.log_axis(min(match, *(m for m, _ in dots)), max(match, *(m for m, _ in dots)))
     frame, least = plot.Frame(), min(0.0, *(s for _, s in dots))
-
-    def across(value: float) -> float:
-        return frame.x(math.log(value / low) / math.log(high / low))
+    across, below = plot.logarithmic([match, *(m for m, _ in dots)], frame.x)
 
     def up(value: float) -> float:
         return frame.y((value - least) / (1 - least))
 
     left = [(up(fifth / 5), f"{fifth / 5:.1f}") for fifth in range(6)]
-    below = [(across(tick), plot.short(tick)) for tick in ticks]
     edge, threshold = across(match), beside.success.threshold
     return plot.figure(
         f"SSIM over matching loss of {len(dots):,} shadow updates; the captured update's loss is {number(match)}.",

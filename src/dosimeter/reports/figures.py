@@ -31,19 +31,17 @@ def curves(curve: Curve) -> Html:
     positive = match[match > TINY]
     if not len(positive):
         return tag("p", "There is no matching loss above zero to draw.", class_="note")
-    low, high, ticks = plot.log_axis(float(positive.min()), float(positive.max()))
     frame, span = Frame(), max(1, steps[-1] - steps[0])
+    height, left = plot.logarithmic([float(positive.min()), float(positive.max())], frame.y)
 
     def across(step: int) -> float:
         return frame.x((step - steps[0]) / span)
 
     def up(losses: Tensor) -> list[float]:
-        shares = losses.clamp(min=low).div(low).log() / math.log(high / low)
-        return [frame.y(share) for share in shares.tolist()]
+        return [height(loss) if math.isfinite(loss) else math.nan for loss in losses.tolist()]
 
     xs = [across(step) for step in steps]
     middle = match.nanquantile(0.5, dim=0)
-    left = [(up(torch.tensor([tick]).double())[0], plot.short(tick)) for tick in ticks]
     below = [(across(step), f"{step:,}") for step in plot.whole_ticks(steps[-1], low=steps[0])]
     chosen = match[:: every(len(match))]
     return plot.figure(

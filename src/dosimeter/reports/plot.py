@@ -4,7 +4,7 @@ Colours are classes that the page's style sheet fills, so that figures follow it
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dosimeter.reports.markup import Html, join, tag
@@ -105,6 +105,16 @@ def log_axis(low: float, high: float) -> tuple[float, float, list[float]]:
     bottom = max((tick for tick in candidates if tick <= low), default=low)
     top = min((tick for tick in candidates if tick >= high), default=high)
     return bottom, top, [tick for tick in candidates if bottom <= tick <= top]
+
+
+def logarithmic(values: Sequence[float], place: Callable[[float], float]) -> tuple[Callable[[float], float], Ticks]:
+    """Where positive values lie on a logarithmic axis around them, and its ticks; `place` is that of a share of it."""
+    low, high, ticks = log_axis(min(values), max(values))
+
+    def at(value: float) -> float:
+        return place(math.log(max(value, low) / low) / math.log(high / low))
+
+    return at, [(at(tick), short(tick)) for tick in ticks]
 
 
 def whole_ticks(high: int, *, low: int = 0, most: int = 7) -> list[int]:
