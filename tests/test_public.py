@@ -15,8 +15,8 @@ import dosimeter
 from dosimeter import data
 
 MOST = 12
-SETTINGS = {"bayes", "inverting_gradients"}
-"""Presets, whose parameters are the settings of an attack by name, `ig:tv=0.01`."""
+SETTINGS = {"bayes", "inverting_gradients", "local"}
+"""Those whose parameters are settings by name, `ig:tv=0.01`, `local:lr=0.1`."""
 
 
 @pytest.mark.parametrize("package", [dosimeter, data])

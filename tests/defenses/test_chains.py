@@ -225,10 +225,13 @@ def test_local_steps_by_sgd_give_the_key_away() -> None:
 
 
 @pytest.mark.parametrize("defense", [Precode(k=4), Cvb(position=1), Dropout()], ids=repr)
-def test_local_training_with_a_draw_for_every_pass_is_refused(defense: Defense) -> None:
-    victims = Victims(torch.rand(1, 2, *SHAPE), torch.tensor([[1, 2]]), torch.zeros(1, 2), ("train:0",))
-    setting = Audit(
-        model=network(), victims=victims, attack=dm.attacks.presets.inverting_gradients(), defense=defense, step=STEP
-    )
+def test_what_is_drawn_in_every_pass_of_local_training_cannot_be_revealed(defense: Defense) -> None:
+    victims = Victims(torch.rand(1, 2, *SHAPE), torch.tensor([[1, 2]]), torch.zeros(1, 2).long(), ("train:0",))
+    attack = dm.attacks.presets.inverting_gradients(steps=2)
+    setting = Audit(model=network(), victims=victims, attack=attack, defense=defense, step=STEP)
+    found, _, truth = Job(setting).run(lambda *_, **__: None)
+    assert found.images.isfinite().all()
+    assert float(truth.abs().max()) < 1e-5  # the client's own draws explain its update, the attack's do not
+    assert float(found.match.min()) > 1e-3
     with pytest.raises(SettingError, match="new numbers inside the model in every pass"):
-        Job(setting)
+        Job(replace(setting, threat=replace(attack.needs(), secrets=True)))

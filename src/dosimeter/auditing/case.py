@@ -57,8 +57,8 @@ def resolve(
     `labels` are those of one batch, `highest` is the highest label of all.
     """
     target = make_target(model, shape, audit, batch=batch, labels=labels, highest=highest)
-    _check_secrets(target)
     threat = audit.granted()
+    _check_secrets(target, threat)
     attacker = Attacker(as_attacked(target, threat, batch), threat, audit.attack, audit.seed)
     return Client(target, audit.defense, audit.updates, audit.seed), attacker
 
@@ -68,6 +68,8 @@ def clipping(audit: Audit) -> Audit:
     bound = audit.defense.clips()
     if bound is None:
         return audit
+    if isinstance(audit.step, clients.LocalTraining):
+        return replace(audit, step=replace(audit.step, bound=bound, perturbed="steps"))
     if audit.step is not None:
         raise SettingError(f"The defense clips gradients and does not go with {audit.step!r}; use one of them.")
     return replace(audit, step=clients.ClippedGradient(bound=bound))
@@ -77,14 +79,15 @@ def _cloned(target: Target) -> Target:
     return replace(target, model=networks.clone_modules(target.model))
 
 
-def _check_secrets(target: Target) -> None:
-    """Refuse local training of a model that draws numbers for every image in every pass.
+def _check_secrets(target: Target, threat: ThreatModel) -> None:
+    """Refuse to reveal what a model draws for every image in every pass, where a client makes several.
 
     One gradient an example is one pass, and what a client draws for good, such as a key, is the same in all of them.
     """
     fresh = any(secret.scope == "image" for secret in target.secrets.values())
-    if fresh and not isinstance(target.step, clients.ClippedGradient | None):
+    several = target.step is not None and not isinstance(target.step, clients.ClippedGradient)
+    if fresh and several and (threat.secrets or not isinstance(target.step, clients.LocalTraining)):
         raise SettingError(
-            f"The defense draws new numbers inside the model in every pass, and {target.step!r} takes several; "
-            "audit it on one gradient."
+            f"The defense draws new numbers inside the model in every pass, and {target.step!r} takes several, whose "
+            "draws cannot be revealed or simulated; audit it on one gradient."
         )

@@ -1,11 +1,13 @@
 """What becomes of updates under a defense on a certain model: stated, or measured on an image of the auditor's own."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import sqrt
 
 import torch
 
 from dosimeter import clients, rng
-from dosimeter.channel import Channel, Clip, Draws, Fact, Transforms
+from dosimeter.channel import Channel, Clip, Draws, Fact, Mask, Noise, Rounding, Transforms
 from dosimeter.defenses import Defense, Moment, parts
 from dosimeter.defenses.probe import facts_of
 from dosimeter.types import Secretive, Target
@@ -34,4 +36,16 @@ def channel_of(defense: Defense, target: Target, labels: torch.Tensor, seed: int
     bound = defense.clips()
     if bound is not None and not any(isinstance(fact, Clip) for fact in facts):
         found.append(Clip(bound))
+    step = target.step
+    if isinstance(step, clients.LocalTraining) and step.perturbed == "steps":
+        facts = _summed(facts, step.count(len(labels)))
     return Channel((*found, *facts), measured)
+
+
+def _summed(facts: Sequence[Fact], steps: int) -> tuple[Fact, ...]:
+    """What is left of facts about every local step in the sum of their moves: noise adds up, zeros and grids are gone.
+
+    Of optimisers other than plain SGD the noise is of about that size.
+    """
+    kept = [fact for fact in facts if not isinstance(fact, Mask | Rounding)]
+    return tuple(f._replace(scale=f.scale * sqrt(steps)) if isinstance(f, Noise) else f for f in kept)

@@ -81,12 +81,21 @@ def _observe(client: Client, victims: Victims, threat: ThreatModel, at: int, *, 
             )
             fixed = clients.client_draws(target, defense, rng.stream(seed, "client", senders[v]))
             labels = like(victims.labels[v], target)
-            made = clients.take_step(target, defense, victims.images[v], labels, streams, fixed=fixed, round_=at)
+            made = clients.take_step(
+                target,
+                defense,
+                victims.images[v],
+                labels,
+                streams,
+                fixed=fixed,
+                round_=at,
+                perturb=not clean,
+            )
             if threat.statistics == "sent":
                 statistics.append(clients.statistics(target, made.images))
             secrets.append(made.drawn)
-            trees.check_update(made.update, target.parameters)
-            sent = {key: made.clean[key] for key in made.update} if clean else made.update
+            sent = made.update
+            trees.check_update(sent, target.parameters)
             if isinstance(step, clients.LocalTraining) and not threat.local_lr:
                 sent = {key: step.lr * g for key, g in sent.items()}  # the plain difference of weights
             yield sent

@@ -3,10 +3,10 @@
 Both are pure and differentiable in the batch, so that an attack can simulate them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -15,9 +15,14 @@ from torch.func import grad, vmap
 from dosimeter import checks, trees
 from dosimeter.clients import optimisers
 from dosimeter.clients.recompute import recomputed
-from dosimeter.errors import SettingError
+from dosimeter.errors import SettingError, unknown
 from dosimeter.networks import norms_by_batch
 from dosimeter.types import Gradient, Held, Secrets, Step, Target
+
+Slopes = Callable[[Gradient, slice | Tensor, Tensor, Tensor], Gradient]
+"""(weights, places of a local batch among all images, its images, its labels) -> the gradient there."""
+
+Perturbed = Literal["update", "steps"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +47,14 @@ class LocalTraining:
     shuffle: bool = False
     """Whether the client draws a new order of its images for every epoch."""
     optimiser: optimisers.Optimiser[Any] = optimisers.SGD()
+    perturbed: Perturbed = "update"
+    """Whether the client's defense acts on the update, once, or on the gradient of every local step."""
+    bound: float | None = None
+    """The norm to which every example's gradient is clipped in every step; not at all by default."""
 
     def __post_init__(self) -> None:
+        if self.perturbed not in get_args(Perturbed):
+            raise SettingError(unknown("what a defense acts on", self.perturbed, get_args(Perturbed)))
         if (self.steps is None) == (self.epochs is None):
             raise SettingError(f"Local training needs steps or epochs, one of them; got {self}.")
         for key in ("steps", "epochs", "batch_size"):
@@ -61,10 +72,26 @@ class LocalTraining:
         kept, state = self.optimiser.copies
         return Held(self.count(images), min(self.batch_size or images, images), kept, 1 + state)
 
-    def shuffled(self, images: int, rng: torch.Generator) -> Step:
-        """The training of one client that has drawn its orders, one for every epoch that it begins."""
+    def orders(self, images: int, rng: torch.Generator | None) -> list[Tensor]:
+        """What a client draws that shuffles, one order for every epoch that it begins; nothing of another."""
+        if not self.shuffle:
+            return []
+        if rng is None:
+            raise SettingError("A client that shuffles its images draws their order; give a generator (rng).")
         epochs = -(-self.count(images) // self._batches(images))
-        return partial(self._train, [torch.randperm(images, generator=rng) for _ in range(epochs)])
+        return [torch.randperm(images, generator=rng) for _ in range(epochs)]
+
+    def shuffled(self, images: int, rng: torch.Generator | None) -> Step:
+        """The training of one client that has drawn its orders."""
+        return partial(self._train, self.orders(images, rng))
+
+    def taken(
+        self, slopes: Slopes, parameters: Gradient, images: Tensor, labels: Tensor, orders: Sequence[Tensor]
+    ) -> Gradient:
+        """The same training with slopes of a client's own, which need not be a pure function."""
+        steps = range(self.count(len(images)))
+        moved: Gradient = self._walk(slopes, orders, steps, self._begun(parameters), parameters, images, labels)[0]
+        return moved
 
     def untold(self, images: int, *, steps: bool, lr: bool) -> "UntoldTraining":
         """What is left for an attacker who is told the number of steps, or the learning rate, or neither."""
@@ -86,23 +113,50 @@ class LocalTraining:
     def _train(
         self, orders: Sequence[Tensor], target: Target, parameters: Gradient, images: Tensor, labels: Tensor
     ) -> Gradient:
-        # The sum of the moves rather than the difference of the weights, which would lose digits at small rates.
-        total = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        so_far = (total, self.optimiser.init(parameters))
+        so_far = self._begun(parameters)
         given = (dict(parameters), dict(target.statistics), dict(target.drawn), images, labels)
         steps = self.count(len(images))
         stretch = target.stretch or steps
         for first in range(0, steps, stretch):
-            walk = partial(self._walk, target, orders, range(first, min(first + stretch, steps)))
+            walk = partial(self._simulated, target, orders, range(first, min(first + stretch, steps)))
             so_far = walk(so_far, given) if stretch >= steps else recomputed(walk, so_far, given)
-        return so_far[0]
+        moved: Gradient = so_far[0]
+        return moved
 
-    def _walk(
+    def _begun(self, parameters: Gradient) -> tuple[Any, Any]:
+        # The sum of the moves rather than the difference of the weights, which would lose digits at small rates.
+        return {name: torch.zeros_like(value) for name, value in parameters.items()}, self.optimiser.init(parameters)
+
+    def _simulated(
         self, target: Target, orders: Sequence[Tensor], steps: range, so_far: tuple[Any, Any], given: tuple[Any, ...]
     ) -> tuple[Any, Any]:
         """Some of the steps, as a function of the moves so far, the state and all that candidates differ in."""
-        (total, state), (parameters, statistics, drawn, images, labels) = so_far, given
-        objective = replace(target, statistics=statistics, drawn=drawn).objective
+        parameters, statistics, drawn, images, labels = given
+        own = [name for name, secret in target.secrets.items() if secret.scope == "image" and name in drawn]
+
+        def slopes(now: Gradient, places: slice | Tensor, x: Tensor, y: Tensor) -> Gradient:
+            part = {**drawn, **{name: drawn[name][places] for name in own}}
+            ran = replace(target, statistics=statistics, drawn=part)
+            found: Gradient = (
+                grad(ran.objective)(now, x, y)
+                if self.bound is None
+                else ClippedGradient(bound=self.bound)(ran, now, x, y)
+            )
+            return found
+
+        return self._walk(slopes, orders, steps, so_far, parameters, images, labels)
+
+    def _walk(
+        self,
+        slopes: Slopes,
+        orders: Sequence[Tensor],
+        steps: range,
+        so_far: tuple[Any, Any],
+        parameters: Gradient,
+        images: Tensor,
+        labels: Tensor,
+    ) -> tuple[Any, Any]:
+        total, state = so_far
         size, batches = self.batch_size or len(images), self._batches(len(images))
         for step in steps:
             epoch, place = divmod(step, batches)
@@ -110,7 +164,7 @@ class LocalTraining:
             if orders:
                 part = orders[epoch].to(images.device)[part]
             now = {name: value - self.lr * total[name] for name, value in parameters.items()}
-            slope = grad(objective)(now, images[part], labels[part])
+            slope = slopes(now, part, images[part], labels[part])
             move, state = self.optimiser.move(slope, now, state, step + 1)
             total = {name: value + move[name] for name, value in total.items()}
         return total, state
@@ -188,6 +242,7 @@ def local(
     beta2: float | None = None,
     eps: float | None = None,
     weight_decay: float = 0.0,
+    perturbed: Perturbed = "update",
 ) -> LocalTraining:
     """Local training (FedAvg): the change of weights after several steps, divided by the learning rate.
 
@@ -203,6 +258,7 @@ def local(
         momentum, nesterov: of sgd.
         beta1, beta2, eps: of adam.
         weight_decay: of any.
+        perturbed: whether a defense acts on the update, once, or on the gradient of every local step.
     """
     given: dict[str, Any] = {
         "momentum": 0.9 if optimiser == "momentum" and momentum is None else momentum,
@@ -224,4 +280,5 @@ def local(
         batch_size=batch_size,
         shuffle=shuffle,
         optimiser=rule(**given),
+        perturbed=perturbed,
     )

@@ -1,8 +1,11 @@
 """The one step that a client takes, in audits, in rounds here and on Flower: what is audited is what is trained.
 
 batch -> what the defense makes of it -> draws inside the model -> gradient -> what the defense makes of that
+
+Of local training every step is one.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, NamedTuple
@@ -10,8 +13,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from dosimeter.clients.local import LocalTraining
-from dosimeter.errors import ModelError, SettingError
+from dosimeter.clients.local import ClippedGradient, LocalTraining
+from dosimeter.errors import ModelError
 from dosimeter.types import Defends, Gradient, Moment, Secret, Secrets, Target
 
 
@@ -26,8 +29,6 @@ def gradient(target: Target, images: Tensor, labels: Tensor, rng: torch.Generato
     """
     step = target.step
     if isinstance(step, LocalTraining) and step.shuffle:
-        if rng is None:
-            raise SettingError("A client that shuffles its images draws their order; give a generator (rng).")
         step = step.shuffled(len(images), rng)
     try:
         update = target.gradient(images, labels) if step is None else step(target, target.parameters, images, labels)
@@ -58,8 +59,7 @@ class Sent(NamedTuple):
 
     update: Gradient
     drawn: Secrets
-    images: Tensor  # (B, C, H, W) what it trained on
-    clean: Gradient  # the update before the defense acted on it
+    images: Tensor  # (B, C, H, W) what it trained on; of local training what it was given
 
 
 def take_step(
@@ -81,15 +81,50 @@ def take_step(
         slopes: how the gradient is computed, by default as a pure function of the target's parameters.
         perturb: whether the defense acts on this update; not where it waits for the change of several steps.
     """
+    step = target.step
+    if isinstance(step, LocalTraining):
+        return _take_steps(target, step, defense, images, labels, streams, fixed=fixed, round_=round_, perturb=perturb)
     if streams.batch is not None:
         images, labels = defense.on_batch(images, labels, streams.batch)
     images = images.to(target.mean)
     drawn = {**fixed, **scoped_draws(target, defense, len(images), streams.secrets, "image")}
     ran = replace(target, drawn=drawn)
-    clean = update = slopes(ran, images, labels, streams.order)
+    update = slopes(ran, images, labels, streams.order)
     if perturb:
         update = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
-    return Sent(update, drawn, images, clean)
+    return Sent(update, drawn, images)
+
+
+def _take_steps(
+    target: Target,
+    step: LocalTraining,
+    defense: Defends,
+    images: Tensor,
+    labels: Tensor,
+    streams: Streams,
+    *,
+    fixed: Secrets,
+    round_: int,
+    perturb: bool,
+) -> Sent:
+    """Local training whose every step is taken as `take_step` takes one, on the weights that it has come to."""
+    inside = step.perturbed == "steps"
+    only = None if step.bound is None else ClippedGradient(bound=step.bound)
+    live = replace(target, model=copy.deepcopy(target.model), step=only)
+    weights = dict(live.model.named_parameters())
+
+    def slopes(now: Gradient, _: slice | Tensor, x: Tensor, y: Tensor) -> Gradient:
+        with torch.no_grad():
+            for name, value in now.items():
+                weights[name].copy_(value)
+        return take_step(live, defense, x, y, streams, fixed=fixed, round_=round_, perturb=perturb and inside).update
+
+    images = images.to(target.mean)
+    update = step.taken(slopes, target.parameters, images, labels, step.orders(len(images), streams.order))
+    if perturb and not inside:
+        ran = replace(target, drawn=fixed)
+        update = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
+    return Sent(update, fixed, images)
 
 
 def client_draws(target: Target, defense: Defends, rng: torch.Generator) -> Secrets:

@@ -77,6 +77,8 @@ class _Trainer:
         self._round = round_
         self._draws = stream(federation.seed, "training", "secrets", *self._where)
         self._noise = stream(federation.seed, "training", "defense", *self._where)
+        changed = changes_batches(federation.defense)
+        self._batch = stream(federation.seed, "training", "batch", *self._where) if changed else None
         self._bound = clips_examples(federation.defense)
         self._changes = federation.protocol.perturbed == "steps" and changes_gradient(federation.defense)
         self._fixed = client_secrets(federation, self.target, client)
@@ -91,9 +93,7 @@ class _Trainer:
         images, labels = federation.images("train", places), federation.labels("train", places)
         if federation.protocol.augment:
             images = augmented(images, numpy_stream(federation.seed, "augment", *self._where, number))
-        changed = changes_batches(defense)
-        batch = stream(federation.seed, "training", "batch", *self._where, number) if changed else None
-        streams = clients.Streams(self._draws, self._noise, batch)
+        streams = clients.Streams(self._draws, self._noise, self._batch)
         rule.zero_grad()
         made = clients.take_step(
             self.target, defense, images, labels, streams,
