@@ -232,6 +232,21 @@ def test_a_batch_that_does_not_fit_is_simulated_in_parts() -> None:
         Job(mixed)
 
 
+def test_an_estimate_ends_at_ctrl_c_and_with_attacks_that_end_by_themselves() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Stopped(priors.Prior):
+        def loss(self, view: priors.View) -> torch.Tensor:
+            raise KeyboardInterrupt
+
+    audit = Audit(model=tiny_target().model.float(), victims=some(2), attack=SEARCH, resources=ONE)
+    with pytest.raises(KeyboardInterrupt):
+        estimate(replace(audit, attack=replace(SEARCH, prior=Stopped())))
+    lost = replace(SEARCH, optimiser=optimisers.Descent(lr=1e38), moves=())
+    for attack, unit in ((lost, "steps"), (presets.analytic(), "victims"), (presets.labels_only(), "victims")):
+        guess = estimate(replace(audit, attack=attack))
+        assert (guess["unit"], 0 <= guess["seconds"] < 60) == (unit, True)
+
+
 def test_a_key_that_is_read_off_is_known_to_the_search() -> None:
     assert RecoverKey(attack=replace(SEARCH, secrets=treatments.Known())).needs().secrets is False
 

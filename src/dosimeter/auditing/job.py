@@ -117,10 +117,10 @@ class Job:
         matcher(grey, like(self.victims.labels[:1], client), first, drawn)
         return matcher.explain()
 
-    def attack_first_tile(self, watch: Watch) -> None:
+    def attack_first_tile(self, watch: Watch) -> Reconstruction:
         """The attack on the victims of one tile, on one thread, for as long as `watch` allows."""
         with engine.threads.one_thread_each():
-            self.attacker.read(self.observe(self.victims.take(slice(self.plan.victims))), watch)
+            return self.attacker.read(self.observe(self.victims.take(slice(self.plan.victims))), watch)
 
     def run(self, advance: Advance, *, limit: float = math.inf) -> Ran:
         """What the attack finds of all victims, or of those reached before Ctrl-C.

@@ -77,22 +77,25 @@ def estimate(audit: Audit, *, patience: float = PATIENCE) -> dict[str, Any]:
     than what it takes.
     """
     job = Job(audit)
-    marks: list[tuple[float, int]] = []
-    whole = 1
+    marks, begun, whole, enough = [(time.perf_counter(), 0)], 0, 1, False
 
     def watch(*, done: int, total: int, match: float, active: int) -> None:
-        nonlocal whole
+        nonlocal begun, whole, enough
         whole = total
-        if job.cost.steps and not marks and match != match:
-            return  # the search itself has not begun
         marks.append((time.perf_counter(), done))
-        if done >= marks[0][1] + 3 or marks[-1][0] > marks[0][0] + patience:
+        if job.cost.steps and match != match:
+            begun = len(marks) - 1  # the search itself has not begun
+        began, first = marks[begun]
+        enough = done >= first + 3 or marks[-1][0] > began + patience
+        if enough:
             raise KeyboardInterrupt
 
-    job.attack_first_tile(watch)
-    if not marks:
-        raise KeyboardInterrupt
-    (began, first), (ended, last) = marks[0], marks[-1]
+    found = job.attack_first_tile(watch)
+    if not enough:
+        if found.interrupted:
+            raise KeyboardInterrupt  # by somebody else
+        marks.append((time.perf_counter(), whole))
+    (began, first), (ended, last) = marks[begun], marks[-1]
     tiles = -(-len(job.victims.ids) // job.plan.victims)
     seconds = (ended - began) / max(1, last - first) * whole * -(-tiles // job.plan.workers)
     plan = {"bytes": job.plan.bytes, "tiles": tiles, "tile": job.plan.victims}
