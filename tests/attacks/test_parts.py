@@ -178,8 +178,8 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
         assert papers[name.partition("-")[0]] in (preset.__doc__ or "")
 
 
-def test_a_preset_that_varies_another_has_its_settings_but_those_it_decides_itself() -> None:
-    assert presets.inverting_gradients_a(median=5).moves == (moves.Box(), moves.Median(every=5))
+def test_a_preset_that_varies_another_takes_those_of_its_settings_that_it_does_not_decide() -> None:
+    assert presets.inverting_gradients_b(top=3).only == masks.Largest(n=3)
     assert presets.idlg(inner=3, rule="rows") == replace(
         presets.dlg(inner=3), name="idlg", labels=labels.FromLastLayer(rule="rows")
     )

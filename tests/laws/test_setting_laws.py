@@ -20,7 +20,7 @@ NEEDED: dict[str, dict[str, object]] = {"ggl": {"generator": GENERATOR}}
 """What a part cannot be made without, where that is no number of its own."""
 BESIDE: dict[str, dict[str, object]] = {
     "ggl lr": {"by": "adam"},
-    **{f"{name} plateau": {"decay": "plateau"} for name in ("ig", "ig-a", "ig-b", "leave-out", "recover-key")},
+    "ig plateau": {"decay": "plateau"},
     "grad-inversion group": {"restarts": 2},
     "bayes rate": {"density": "prune-gaussian"},
     "cvb patience": {"validation": 0.1},

@@ -1,7 +1,5 @@
 """The papers' attacks with their printed settings; every setting can be changed by keyword.
 
-One that varies another has the settings of that one too.
-
 inverting   Inverting Gradients and its kin     dlg   DLG, iDLG, CPL      bayes   densities and priors
 exact       solved or counted                   generated   GRNN, GGL     words   what settings are called
 """

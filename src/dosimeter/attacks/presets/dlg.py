@@ -52,7 +52,7 @@ def dlg(
     )
 
 
-@varies(dlg)
+@varies(dlg, "steps inner lr restarts line target keep ignore secrets")
 def idlg(search: Search, *, rule: Literal["auto", "bias", "rows"] = "auto") -> Search:
     """iDLG (Zhao et al. 2020), Alg. 1: the label from the last layer (Eq. 4), then the image as in DLG.
 
@@ -65,7 +65,7 @@ def idlg(search: Search, *, rule: Literal["auto", "bias", "rows"] = "auto") -> S
     return replace(search, name="idlg", labels=labels_.FromLastLayer(rule=rule))
 
 
-@varies(dlg, inner=1, target=None)
+@varies(dlg, "steps lr restarts line target keep ignore secrets", inner=1, target=None)
 def cpl(search: Search, *, alpha: float = 1e-3) -> Search:
     """Client Privacy Leakage (Wei et al. 2020), Alg. 1: squared L2 match plus alpha |F(x) - y|^2 on the prediction.
 

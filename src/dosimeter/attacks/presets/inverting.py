@@ -108,13 +108,13 @@ def inverting_gradients(
     )
 
 
-@varies(inverting_gradients, steps=4000, restarts=32, tv=1e-8)
+@varies(inverting_gradients, "steps restarts tv", steps=4000, restarts=32, tv=1e-8)
 def inverting_gradients_a(search: Search) -> Search:
     """Setting A of Inverting Gradients, Table 2: step size 0.1, 4,000 iterations, 32 restarts, total variation 1e-8."""
     return search
 
 
-@varies(inverting_gradients, steps=12_000, restarts=16, tv=1e-4, top=10)
+@varies(inverting_gradients, "steps restarts tv top", steps=12_000, restarts=16, tv=1e-4, top=10)
 def inverting_gradients_b(search: Search) -> Search:
     """Settings B and C of Inverting Gradients, Table 2: 12,000 iterations, 16 restarts, total variation 1e-4, and only
     the 10 tensors with the largest norm. C is B on a network that was trained for 10 epochs."""
@@ -123,6 +123,7 @@ def inverting_gradients_b(search: Search) -> Search:
 
 @varies(
     inverting_gradients,
+    "steps tv signed ignore secrets draws keep",
     steps=20_000,
     lr=1.0,
     signed=False,
@@ -146,7 +147,7 @@ def inverting_gradients_cvb(search: Search, *, penalty: bool = True) -> Search:
     return replace(search, penalty=penalty)
 
 
-@varies(inverting_gradients_cvb, without=("ignore", "top"))
+@varies(inverting_gradients_cvb, "steps tv draws keep penalty")
 def ignoring(search: Search, *, encoder: bool = True) -> Search:
     """The "Ignore" attack on noise inside the model: `inverting_gradients_cvb` on the tensors that it does not touch.
 
@@ -160,7 +161,7 @@ def ignoring(search: Search, *, encoder: bool = True) -> Search:
 
 @varies(
     inverting_gradients,
-    without=("secrets", "draws"),
+    "steps lr tv plateau restarts labels",
     steps=3000,
     lr=1.0,
     tv=3e-2,
@@ -181,7 +182,7 @@ def joint(search: Search, *, weight: float = 1e-3) -> Search:
     return replace(search, name="joint", secrets=treatments.Joint(weight=weight))
 
 
-@varies(inverting_gradients, without=("ignore", "top"))
+@varies(inverting_gradients, "steps tv")
 def leaving_out(search: Search, *, probe: float = 0.1) -> LeaveOut:
     """Inverting Gradients without the tensor that a defense such as Soteria changed (Bayes, Sec. 5).
 

@@ -64,16 +64,16 @@ def needless(setting: str, there: bool, beside: str, why: str) -> None:
 
 
 def varies(
-    base: Callable[..., Search], without: tuple[str, ...] = (), **changed: object
+    base: Callable[..., Search], takes: str, **changed: object
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """A preset that is another one with some defaults changed and settings of its own; it is given the other's search.
 
-    `without` are settings of the other that it decides itself, so that they would do nothing.
+    `takes` names the settings of the other that it takes too; it decides the others itself.
     """
 
     def decorate(preset: Callable[..., T]) -> Callable[..., T]:
         _, *own = inspect.signature(preset).parameters.values()
-        left = [p for p in inspect.signature(base).parameters.values() if p.name not in without]
+        left = [inspect.signature(base).parameters[name] for name in takes.split()]
         signature = inspect.Signature([*(p.replace(default=changed.get(p.name, p.default)) for p in left), *own])
 
         def make(**settings: Any) -> T:
