@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         audit,
         perform,
         reconstruct,
+        rescore,
     )
     from dosimeter.auditing.verbs import captured, panel
     from dosimeter.data import Dataset, load, partition, pick, pick_decoys
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from dosimeter.federated import Federation, Protocol, train
     from dosimeter.metrics import Metric
     from dosimeter.reports import report
+    from dosimeter.store import read
     from dosimeter.types import ThreatModel, Victims
 else:
     from dosimeter.lazy import importer
@@ -95,8 +97,10 @@ __all__ = [
     "pick_decoys",
     "presets",
     "priors",
+    "read",
     "reconstruct",
     "report",
+    "rescore",
     "schedules",
     "servers",
     "starts",

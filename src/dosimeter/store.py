@@ -137,8 +137,9 @@ def read_run(folder: Path) -> Run:
     return Run(info, document, tensors)
 
 
-def read(folder: Path) -> Outcome:
+def read(folder: str | Path) -> Outcome:
     """The result that a folder was written from; all that is to be looked at is made of it."""
+    folder = Path(folder)
     run = read_run(folder)
     if run.document is None:
         raise DataError(f"{folder}: expected a result, but the run was {run.info.get('why')}; repeat the audit.")
