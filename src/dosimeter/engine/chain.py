@@ -18,7 +18,7 @@ from dosimeter.engine.ops import BatchNorm, Flatten, Learned, Memory, Op, ReLU, 
 from dosimeter.engine.patches import Window
 from dosimeter.engine.program import Compiled, Program
 from dosimeter.engine.tape import READS
-from dosimeter.networks.trace import Trace, arguments
+from dosimeter.networks.trace import BATCH_NORM, CONV, Trace, arguments
 from dosimeter.types import Gradient, Target
 
 T = TypeVar("T")
@@ -202,21 +202,9 @@ class _Reader:
             weight, bias = arguments(args, kwargs, weight=None, bias=None)
             return self._matrix(weight, bias, None, 1)
         if name == "conv2d":
-            given = arguments(args, kwargs, weight=None, bias=None, stride=1, padding=0, dilation=1, groups=1)
-            return self._conv(*given, shape=shape)
+            return self._conv(*arguments(args, kwargs, **CONV), shape=shape)
         if name == "batch_norm":
-            given = arguments(
-                args,
-                kwargs,
-                running_mean=None,
-                running_var=None,
-                weight=None,
-                bias=None,
-                training=False,
-                momentum=0,
-                eps=1e-5,
-            )
-            return self._batch_norm(*given)
+            return self._batch_norm(*arguments(args, kwargs, **BATCH_NORM))
         raise NotStraight(f"{name} is not run by hand")
 
     def _scale(self, name: str, value: Any) -> Op:

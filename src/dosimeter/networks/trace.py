@@ -8,6 +8,15 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
+BATCH_NORM = {
+    **dict.fromkeys(("running_mean", "running_var", "weight", "bias")),
+    "training": False,
+    "momentum": 0.1,
+    "eps": 1e-5,
+}
+CONV = {"weight": None, "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+"""What torch's functions take after the first argument, with their defaults; see `arguments`."""
+
 
 class Call(NamedTuple):
     """A torch function that was called, and what it gave."""

@@ -15,7 +15,7 @@ from dosimeter.attacks.analytic.first_layer import SEARCH, probes_of
 from dosimeter.attacks.analytic.inverses import INVERSES
 from dosimeter.attacks.analytic.ops import Affine, Bend, Block, Learned, Op, Pool, Reshape, Scale, apply
 from dosimeter.errors import SettingError
-from dosimeter.networks.trace import Trace, arguments
+from dosimeter.networks.trace import BATCH_NORM, CONV, Trace, arguments
 from dosimeter.types import Shape, Target
 
 PIXELS_UP_TO = 64 * 64
@@ -97,11 +97,11 @@ class _Reader:
             constant = torch.as_tensor(args[0], dtype=self._like.dtype, device=self._like.device)
             return self._scale(*SCALES[name](constant))
         if name == "batch_norm":
-            return self._batch_norm(*arguments(args, kwargs, **_BATCH_NORM))
+            return self._batch_norm(*arguments(args, kwargs, **BATCH_NORM))
         if name == "linear" and self._flat:
             return self._linear(*arguments(args, kwargs, weight=None, bias=None))
         if name == "conv2d":
-            return self._conv(*arguments(args, kwargs, **_CONV))
+            return self._conv(*arguments(args, kwargs, **CONV))
         if name in POOLS and not self._flat and out.shape[1] == self._shape[0] and _of_pixels(name, args, kwargs):
             self._check_size()
             return Pool(lambda x: func(x, *args, **kwargs))
@@ -164,18 +164,6 @@ class _Reader:
         if any(isinstance(op, Learned) and op.weight == name for op in self.ops):
             raise refusal(f"{name!r} is used more than once")
         return Learned(name, self._names.get(id(bias)), kernel, places, run)
-
-
-_BATCH_NORM = {
-    "running_mean": None,
-    "running_var": None,
-    "weight": None,
-    "bias": None,
-    "training": False,
-    "momentum": 0.1,
-    "eps": 1e-5,
-}
-_CONV = {"weight": None, "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 
 
 def _of_pixels(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
