@@ -46,7 +46,12 @@ def with_rate(result: Result, hits: int, of: int, blind: int = 0) -> Result:
     ],
 )
 def test_verdict(colour: Result, hits: int, of: int, blind: int, sentence: str) -> None:
-    assert verdict(with_rate(colour, hits, of, blind)) == sentence
+    result = with_rate(colour, hits, of, blind)
+    result = replace(result, scores=replace(result.scores, images=of, evidence={"read": hits, "hidden": of - hits}))
+    assert verdict(result) == sentence
+    short = replace(result, scores=replace(result.scores, evidence={"read": hits, "fell short": 2}))
+    which = "of it" if of == 1 else f"of 2 of the {of} images"
+    assert verdict(short).startswith(f"{sentence} The search fell short {which}: the client's own step explains")
 
 
 def test_labels_are_said_where_they_were_recovered(colour: Result, grey: Result) -> None:

@@ -100,7 +100,7 @@ class Result(Found):
                 f"updates with all of them: {labels.updates.text}"
             )
         lines.append(f"  most exposed: image {scores.worst.index} with SSIM {scores.worst.ssim:.3f}")
-        lines += [f"  {self.unmeasured}"] if self.unmeasured else []
+        lines += [f"  {said}" for said in (scores.fell_short, self.unmeasured) if said]
         if self.status != COMPLETE:
             lines.append(f"  this audit was {self.status}")
         return "\n".join(lines)

@@ -8,7 +8,7 @@ import torch
 
 from dosimeter import types
 from dosimeter.auditing import Captured, ImageRecord, Outcome, Result, Trial
-from dosimeter.metrics import STANDARD, Score, in_units_of, percent
+from dosimeter.metrics import STANDARD, Rate, Score, in_units_of, percent
 from dosimeter.progress import duration
 from dosimeter.types import ThreatModel
 
@@ -157,8 +157,10 @@ def verdict(result: Result) -> str:
         first = f"{hits:,} of {n:,} images {'was' if hits == 1 else 'were'} read "
         first += f"({percent(rate.rate)} %, 95 % interval {interval})"
     if blind and blind >= hits:
-        return f"{first}; without the update the same attack reads {blind:,}, so the update adds nothing that shows."
-    return f"{first}; without the update the same attack reads {blind:,}."
+        first += f"; without the update the same attack reads {blind:,}, so the update adds nothing that shows."
+    else:
+        first += f"; without the update the same attack reads {blind:,}."
+    return f"{first} {result.scores.fell_short}".strip()
 
 
 def labels_said(result: Result) -> str:
@@ -209,6 +211,12 @@ def shares(result: Result) -> list[Share]:
     """Rates with their 95 % intervals."""
     scores = result.scores
     found = [Share("Images read", scores.success.text, f"SSIM of at least {scores.success.threshold:g}")]
+    if hidden := scores.evidence.get("hidden", 0):
+        note = "not read, and what was found explains the update as well as the client's own step does"
+        found.append(Share("Images hidden", Rate(hidden, scores.images).text, note))
+    if short := scores.evidence.get("fell short", 0):
+        note = "not read, but the client's own step explains the update better: no evidence of privacy"
+        found.append(Share("Search fell short", Rate(short, scores.images).text, note))
     if one := scores.identification:
         note = f"nearer to its victim than to decoys, chance {percent(one.chance)} %"
         found.append(Share("Victims identified", one.text, note))
