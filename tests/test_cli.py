@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from dosimeter import clients, data, defenses, models, servers
 from dosimeter.attacks import presets
-from dosimeter.attacks.analytic import Analytic
+from dosimeter.attacks.solve import Analytic
 from dosimeter.cli import app, main
 from dosimeter.cli.catalogues import written
 from dosimeter.cli.lists import LISTS

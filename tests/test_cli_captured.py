@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dosimeter import auditing, data
 from dosimeter.auditing import Audit
-from dosimeter.auditing.shadows import InPlace
+from dosimeter.auditing.captured.shadows import InPlace
 from dosimeter.cli import app
 from dosimeter.store import read_run
 from dosimeter.types import Victims
@@ -156,7 +156,7 @@ def test_shadows_have_the_noise_of_what_was_sent(
         units.append(audit.defense.lr)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(auditing.captured, "perform", noted)
+    monkeypatch.setattr(auditing.captured.captured, "perform", noted)
     code, _, _ = call(*SOLVE, *words, "--defense", "noise:sigma=0.01", *DATA, "--shadows", "1", "--out", "run")
     assert code == 130
     assert units == [lr]

@@ -84,7 +84,7 @@ def test_every_arrow_points_the_right_way() -> None:
 def test_a_wrong_arrow_is_found() -> None:
     assert wrong_arrows("attacks", "from dosimeter import metrics") == {"metrics"}
     assert wrong_arrows("attacks", "def f():\n    from dosimeter.data import pick") == {"data"}
-    assert wrong_arrows("metrics", "import dosimeter.attacks.search") == {"attacks"}
+    assert wrong_arrows("metrics", "import dosimeter.attacks.search.search") == {"attacks"}
 
 
 def test_every_room_has_its_place_in_the_table() -> None:

@@ -19,7 +19,7 @@ import dosimeter as dm
 from dosimeter import auditing, drafts, fingerprint, models, store
 from dosimeter.attacks import presets
 from dosimeter.auditing import Scoring
-from dosimeter.auditing.judge import judge
+from dosimeter.auditing.score import judge
 from dosimeter.errors import DataError, DosimeterError, OutputError
 from dosimeter.reports.page import render
 from dosimeter.types import Curve, Ended, Outcome, Reconstruction, Trained, Victims

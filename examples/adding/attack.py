@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import dosimeter as dm
 from dosimeter.attacks import Found
-from dosimeter.attacks.priors import Prior, View
+from dosimeter.attacks.search.priors import Prior, View
 from dosimeter.types import Ended, Outcome
 
 

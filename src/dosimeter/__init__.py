@@ -12,21 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dosimeter import clients, defenses, metrics, models, servers
-    from dosimeter.attacks import (
-        Attack,
-        AverageOrders,
-        GuessSteps,
-        Search,
-        Stop,
-        labels,
-        likelihoods,
-        masks,
-        optimisers,
-        presets,
-        priors,
-        schedules,
-        starts,
-    )
+    from dosimeter.attacks import Attack, AverageOrders, GuessSteps, Search, Stop, labels, presets
+    from dosimeter.attacks.search import likelihoods, masks, optimisers, priors, schedules, starts
     from dosimeter.auditing import (
         Audit,
         Capture,

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dosimeter.attacks import AverageRounds, LeaveOut, masks, presets
-from dosimeter.attacks.rounds import average
+from dosimeter.attacks import AverageRounds, LeaveOut, presets
+from dosimeter.attacks.around.rounds import average
+from dosimeter.attacks.search import masks
 from dosimeter.attacks.stages import only
 from dosimeter.defenses import Precode
 from dosimeter.errors import SettingError

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from dosimeter import clients, metrics, models
 from dosimeter.attacks import Analytic, labels, presets
-from dosimeter.attacks.analytic.first_layer import FirstLayer, find_first_layer
-from dosimeter.attacks.analytic.ratio import direction
+from dosimeter.attacks.solve.first_layer import FirstLayer, find_first_layer
+from dosimeter.attacks.solve.ratio import direction
 from dosimeter.attacks.stages import blank
 from dosimeter.auditing import Audit, Resources, audit, estimate
 from dosimeter.data import pick

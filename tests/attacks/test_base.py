@@ -18,11 +18,9 @@ from dosimeter.attacks import (
     RecoverKey,
     SolveLock,
     labels,
-    optimisers,
     presets,
-    priors,
-    treatments,
 )
+from dosimeter.attacks.search import optimisers, priors, treatments
 from dosimeter.auditing import Audit, Resources, Updates
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.run import estimate

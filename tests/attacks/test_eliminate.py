@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from dosimeter import clients, models
 from dosimeter.attacks import Eliminate, labels
-from dosimeter.attacks.analytic.eliminate import find_latent
-from dosimeter.attacks.analytic.encoder import Equations, linearised, solve_encoder
-from dosimeter.attacks.analytic.latent import Latent, read_noisy
+from dosimeter.attacks.solve.eliminate import find_latent
+from dosimeter.attacks.solve.encoder import Equations, linearised, solve_encoder
+from dosimeter.attacks.solve.latent import Latent, read_noisy
 from dosimeter.auditing import Resources, audit
 from dosimeter.defenses import Cvb, Defense, GaussianNoise, NoDefense, Precode
 from dosimeter.errors import SettingError

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dosimeter import clients, models, servers
 from dosimeter.attacks import Features, labels, presets
-from dosimeter.attacks.features import SMOOTH, find_layers, gauss_newton, smooth
+from dosimeter.attacks.solve.features import SMOOTH, find_layers, gauss_newton, smooth
 from dosimeter.errors import SettingError
 from dosimeter.servers import Tamper
 from dosimeter.types import Reconstruction

@@ -12,22 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dosimeter import engine, trees
-from dosimeter.attacks import (
-    degraded,
-    generators,
-    labels,
-    likelihoods,
-    masks,
-    moves,
-    optimisers,
-    presets,
-    priors,
-    spaces,
-    starts,
-)
+from dosimeter.attacks import generators, labels, presets
 from dosimeter.attacks.generators.weights import WeightField
-from dosimeter.attacks.objective import Draws, Objective, Unknowns
-from dosimeter.attacks.treatments import Resampled
+from dosimeter.attacks.search import degraded, likelihoods, masks, moves, optimisers, priors, spaces, starts
+from dosimeter.attacks.search.objective import Draws, Objective, Unknowns
+from dosimeter.attacks.search.treatments import Resampled
 from dosimeter.engine import Products
 from dosimeter.errors import DataError, ModelError, OutputError, SettingError
 from dosimeter.types import Observation, Target

@@ -13,13 +13,13 @@ from torch.func import grad, jacrev, vmap
 
 from dosimeter import clients, defenses, models
 from dosimeter.attacks import Analytic, labels
-from dosimeter.attacks.analytic import fill
-from dosimeter.attacks.analytic.certificate import may_hold
-from dosimeter.attacks.analytic.fill import smoothest
-from dosimeter.attacks.analytic.inverses import INVERSES
-from dosimeter.attacks.analytic.layers import LayerSolver
-from dosimeter.attacks.analytic.straight import read_straight
-from dosimeter.attacks.analytic.system import least_squares
+from dosimeter.attacks.solve import fill
+from dosimeter.attacks.solve.certificate import may_hold
+from dosimeter.attacks.solve.fill import smoothest
+from dosimeter.attacks.solve.inverses import INVERSES
+from dosimeter.attacks.solve.layers import LayerSolver
+from dosimeter.attacks.solve.straight import read_straight
+from dosimeter.attacks.solve.system import least_squares
 from dosimeter.attacks.stages import blank
 from dosimeter.auditing import Resources, audit
 from dosimeter.errors import SettingError

@@ -9,7 +9,7 @@ from scipy.optimize import minimize, rosen
 from torch import Tensor
 
 from dosimeter import trees
-from dosimeter.attacks.optimisers import LBFGS
+from dosimeter.attacks.search.optimisers import LBFGS
 from dosimeter.errors import SettingError
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # positions (n, D) of the rows `who` (n,) -> (n,)

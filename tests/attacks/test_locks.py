@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 import dosimeter as dm
 from dosimeter import clients, models, trees
-from dosimeter.attacks import RecoverKey, Search, SolveLock, Stop, optimisers, presets, schedules, treatments
-from dosimeter.attacks.analytic.certificate import ENTRY_ROUNDING, ROUNDING
-from dosimeter.attacks.key import key_by_rank_one, key_of, recover
-from dosimeter.attacks.unlock import solve_lock
+from dosimeter.attacks import RecoverKey, Search, SolveLock, Stop, presets
+from dosimeter.attacks.around.key import key_by_rank_one, key_of, recover
+from dosimeter.attacks.search import optimisers, schedules, treatments
+from dosimeter.attacks.solve.certificate import ENTRY_ROUNDING, ROUNDING
+from dosimeter.attacks.solve.unlock import solve_lock
 from dosimeter.auditing import Audit
 from dosimeter.auditing.job import Job
 from dosimeter.defenses import KeyLock, NoBias

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from dosimeter import models
-from dosimeter.attacks import labels, likelihoods, masks, moves, optimisers, presets, priors, schedules, starts
-from dosimeter.attacks.priors import View
+from dosimeter.attacks import labels, presets
+from dosimeter.attacks.search import likelihoods, masks, moves, optimisers, priors, schedules, starts
+from dosimeter.attacks.search.priors import View
 from dosimeter.errors import SettingError
 from small import ALONG, observe, target_of, tiny_target
 

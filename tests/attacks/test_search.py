@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from dosimeter import data, models
-from dosimeter.attacks import Search, Stop, likelihoods, masks, optimisers, presets, priors, schedules, starts
-from dosimeter.attacks.priors import Prior, View
+from dosimeter.attacks import Search, Stop, presets
+from dosimeter.attacks.search import likelihoods, masks, optimisers, priors, schedules, starts
+from dosimeter.attacks.search.priors import Prior, View
 from dosimeter.errors import SettingError
 from dosimeter.types import Observation, Reconstruction, Target
 from small import observe, target_of, tiny_target

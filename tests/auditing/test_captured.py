@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 import dosimeter as dm
 from dosimeter import auditing, store
-from dosimeter.attacks.analytic.ratio import RatioSolver
 from dosimeter.attacks.counts import least_counts
-from dosimeter.auditing import shadows as shadows_
+from dosimeter.attacks.solve.ratio import RatioSolver
+from dosimeter.auditing.captured import shadows as shadows_
+from dosimeter.auditing.captured.seeing import with_labels
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.seeing import with_labels
 from dosimeter.errors import DataError, SettingError, UpdateError
 from dosimeter.reports import page, standing
 from dosimeter.types import Curve, Ended, Outcome, Reconstruction, Victims
@@ -291,13 +291,13 @@ def test_a_defense_that_changes_the_model_is_in_the_model_and_clipping_is_simula
 def noise_of_shadows(monkeypatch: pytest.MonkeyPatch, sigma: float, **more: object) -> float:
     """The deviation of what the defense adds to the shadows' updates."""
     asked: list[dm.Audit] = []
-    perform = auditing.captured.perform
+    perform = auditing.captured.captured.perform
 
     def noted(audit: dm.Audit) -> dm.Result:
         asked.append(audit)
         return perform(audit)
 
-    monkeypatch.setattr(auditing.captured, "perform", noted)
+    monkeypatch.setattr(auditing.captured.captured, "perform", noted)
     shadows = some_victims(2, seed=8)
     audited(some_victims(1), attack=SEARCH, shadows=shadows, defense=dm.defenses.GaussianNoise(sigma=sigma), **more)
     jobs = [Job(audit) for audit in (asked[0], replace(asked[0], defense=dm.defenses.NoDefense()))]
@@ -413,7 +413,7 @@ def test_ctrl_c_while_the_certificate_is_made_is_heard(monkeypatch: pytest.Monke
 
 
 def test_ctrl_c_keeps_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dosimeter.auditing import captured
+    from dosimeter.auditing.captured import captured
 
     def interrupted(*_: object, **__: object) -> auditing.Result:
         raise KeyboardInterrupt

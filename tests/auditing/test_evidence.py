@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter import clients, defenses, models, presets
-from dosimeter.attacks import Analytic, Attack, AverageOrders, LeaveOut, optimisers
+from dosimeter.attacks import Analytic, Attack, AverageOrders, LeaveOut
+from dosimeter.attacks.search import optimisers
 from dosimeter.auditing import Scoring, audit, rescore
 from dosimeter.auditing.evidence import Evidence, explained
 from dosimeter.auditing.job import Job

@@ -14,11 +14,13 @@ from typer.testing import CliRunner
 import dosimeter as dm
 from dosimeter import defenses as d
 from dosimeter import store
-from dosimeter.attacks import AverageRounds, LeaveOut, RecoverKey, Search, degraded, likelihoods, treatments
-from dosimeter.auditing import Audit, Contender, audit_panel, conclude, contenders
-from dosimeter.auditing.channels import channel_of
+from dosimeter.attacks import AverageRounds, LeaveOut, RecoverKey, Search
+from dosimeter.attacks.search import degraded, likelihoods, treatments
+from dosimeter.auditing import Audit, Contender, audit_panel, conclude
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.panel import Revealed, strongest, verdict
+from dosimeter.auditing.panel import contenders
+from dosimeter.auditing.panel.channels import channel_of
+from dosimeter.auditing.panel.panel import Revealed, strongest, verdict
 from dosimeter.channel import Channel, Hides
 from dosimeter.cli import app
 from dosimeter.defenses import Defense
@@ -231,7 +233,7 @@ def test_a_panel_takes_as_long_as_all_its_attacks(tmp_path: Path) -> None:
 
 
 def test_an_attack_that_solves_gives_up_and_says_of_whom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dosimeter.auditing.panel.LEAST", 0.0)
+    monkeypatch.setattr("dosimeter.auditing.panel.panel.LEAST", 0.0)
     data = dm.load("mnist-5k", size=32)
     victims = dm.pick(data, 3, seed=0)
     model = dm.models.build("cnn", shape=data.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dosimeter import clients, models, trees
-from dosimeter.attacks import Search, Stop, likelihoods, optimisers
-from dosimeter.attacks.priors import Prior, View
+from dosimeter.attacks import Search, Stop
+from dosimeter.attacks.search import likelihoods, optimisers
+from dosimeter.attacks.search.priors import Prior, View
 from dosimeter.data import GaussianTask
 from dosimeter.engine import Matcher
 from dosimeter.errors import SettingError

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import dosimeter as dm
 from dosimeter import clients, models, rng
-from dosimeter.attacks.key import recover
+from dosimeter.attacks.around.key import recover
 from dosimeter.auditing import Audit
 from dosimeter.auditing.job import Job
 from dosimeter.defenses import Cvb, Defense, DpSgd, Dropout, KeyLock, NoBias, Ppp, Precode, Soteria

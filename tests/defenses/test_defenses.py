@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dosimeter import clients, rng
 from dosimeter import defenses as d
-from dosimeter.attacks import treatments
+from dosimeter.attacks.search import treatments
 from dosimeter.defenses import Defense, Moment
 from dosimeter.defenses.ats import OPERATIONS, Scored, transform
 from dosimeter.defenses.entries import prune, quantise

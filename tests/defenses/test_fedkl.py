@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dosimeter import clients, models
-from dosimeter.attacks.key import recover
+from dosimeter.attacks.around.key import recover
 from dosimeter.defenses import Chain, GaussianNoise, KeyLock, NoDefense
 from dosimeter.defenses.fedkl import HiddenLock, Lock, OpenLock
 from dosimeter.errors import SettingError

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dosimeter import engine
-from dosimeter.attacks import likelihoods
+from dosimeter.attacks.search import likelihoods
 from dosimeter.engine import contract
 from dosimeter.engine.contract import Contraction, Row, factor
 from dosimeter.engine.layers import Outer

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dosimeter import engine, models
-from dosimeter.attacks.likelihoods import L1, Cosine, Likelihood, MeanCosine, SquaredL2
+from dosimeter.attacks.search.likelihoods import L1, Cosine, Likelihood, MeanCosine, SquaredL2
 from dosimeter.engine import Products
 from engine.test_engine_networks import Network
 from engine.test_engine_oracle import CLASSES, SEEN, Case, assert_close, check, finite_difference, make, plain_products

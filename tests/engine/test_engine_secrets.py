@@ -5,9 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter import models
-from dosimeter.attacks import Search, Stop, masks, treatments
-from dosimeter.attacks.objective import Draws
-from dosimeter.attacks.search import _Run
+from dosimeter.attacks import Search, Stop
+from dosimeter.attacks.search import masks, treatments
+from dosimeter.attacks.search.objective import Draws
+from dosimeter.attacks.search.search import _Run
 from dosimeter.defenses import Cvb, Defense, KeyLock, Precode
 from dosimeter.engine import Matcher
 from dosimeter.types import Secret, Target, Way

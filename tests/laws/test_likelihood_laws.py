@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dosimeter.attacks import likelihoods
+from dosimeter.attacks.search import likelihoods
 from dosimeter.defenses.entries import prune, quantise
 from dosimeter.engine import Products
 

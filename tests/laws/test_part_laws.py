@@ -12,10 +12,10 @@ from scipy import ndimage, stats
 from torch import Tensor, nn
 
 from dosimeter import models
-from dosimeter.attacks import likelihoods, masks, priors, schedules, treatments
-from dosimeter.attacks.moves import median_filter
-from dosimeter.attacks.priors import View
-from dosimeter.attacks.sampling import Ball
+from dosimeter.attacks.search import likelihoods, masks, priors, schedules, treatments
+from dosimeter.attacks.search.moves import median_filter
+from dosimeter.attacks.search.priors import View
+from dosimeter.attacks.search.sampling import Ball
 from dosimeter.errors import SettingError
 from dosimeter.types import Target
 from small import target_of

@@ -8,8 +8,8 @@ import torch
 
 from dosimeter import clients, defenses, federated, presets, rng
 from dosimeter.auditing import Audit, Updates
+from dosimeter.auditing.captured.shadows import InPlace
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.shadows import InPlace
 from dosimeter.defenses import Defense
 from dosimeter.types import Victims
 from small_federation import federation

@@ -3,14 +3,14 @@
 The truth meets the attack's images only in `judge`, after the attack has returned.
 """
 
-from dosimeter.auditing.captured import examine
-from dosimeter.auditing.contenders import Contender, contenders
-from dosimeter.auditing.judge import Scoring, rescore
-from dosimeter.auditing.panel import audit_all, audit_panel, conclude, estimate_panel, made_by
+from dosimeter.auditing.captured.captured import examine
+from dosimeter.auditing.captured.seeing import Capture, reconstruct
+from dosimeter.auditing.panel.contenders import Contender, contenders
+from dosimeter.auditing.panel.panel import audit_all, audit_panel, conclude, estimate_panel, made_by
 from dosimeter.auditing.records import Finding, ImageRecord, Summary
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Outcome, Result, Trial
 from dosimeter.auditing.run import estimate, explain, perform
-from dosimeter.auditing.seeing import Capture, reconstruct
+from dosimeter.auditing.score import Scoring, rescore
 from dosimeter.auditing.setting import Audit, Resources, Updates, part
 from dosimeter.auditing.verbs import AUTO, STEPS, audit, auto
 

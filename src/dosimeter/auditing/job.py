@@ -12,7 +12,7 @@ from torch import Tensor
 from dosimeter import clients, engine, rng, trees
 from dosimeter.attacks import Attack
 from dosimeter.auditing.case import Attacker, Client, clipping, resolve
-from dosimeter.auditing.observing import clean, like, noticed, observe
+from dosimeter.auditing.observe import clean, like, noticed, observe
 from dosimeter.auditing.setting import Audit
 from dosimeter.auditing.target import as_attacked, untold
 from dosimeter.auditing.watches import Watches

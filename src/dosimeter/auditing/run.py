@@ -7,9 +7,9 @@ import torch
 
 from dosimeter import engine
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.judge import judge
-from dosimeter.auditing.observing import trained_on
+from dosimeter.auditing.observe import trained_on
 from dosimeter.auditing.result import Interrupted, Result, environment
+from dosimeter.auditing.score import judge
 from dosimeter.auditing.setting import Audit
 from dosimeter.auditing.watches import Place
 from dosimeter.progress import bar

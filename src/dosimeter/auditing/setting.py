@@ -9,7 +9,7 @@ from torch import nn
 
 from dosimeter import checks, clients, defenses, engine, fingerprint, servers, spec
 from dosimeter.attacks import Attack, presets
-from dosimeter.auditing.judge import Scoring
+from dosimeter.auditing.score import Scoring
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import SettingError, unknown
 from dosimeter.servers import Honest, Tamper

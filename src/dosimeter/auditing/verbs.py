@@ -4,12 +4,12 @@ from torch import nn
 
 from dosimeter import spec
 from dosimeter.attacks import Attack
-from dosimeter.auditing.captured import examine
-from dosimeter.auditing.judge import Scoring
-from dosimeter.auditing.panel import audit_all
+from dosimeter.auditing.captured.captured import examine
+from dosimeter.auditing.captured.seeing import Capture
+from dosimeter.auditing.panel.panel import audit_all
 from dosimeter.auditing.result import Captured, Result
 from dosimeter.auditing.run import perform
-from dosimeter.auditing.seeing import Capture
+from dosimeter.auditing.score import Scoring
 from dosimeter.auditing.setting import Audit, Resources, Updates, part
 from dosimeter.defenses import Defense
 from dosimeter.servers import Tamper

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dosimeter import engine, models, networks, rng
-from dosimeter.attacks.likelihoods import Cosine
+from dosimeter.attacks.search.likelihoods import Cosine
 from dosimeter.benchmarks.cases import CLASSES, SHAPE, Case
 from dosimeter.benchmarks.rounds import Burst, on_threads, repeat
 from dosimeter.types import Gradient, Loss, Target

@@ -10,18 +10,7 @@ from rich.table import Table
 
 from dosimeter import auditing, checks, data
 from dosimeter.attacks import AverageRounds
-from dosimeter.auditing import (
-    AUTO,
-    Audit,
-    Result,
-    Updates,
-    auto,
-    estimate,
-    estimate_panel,
-    made_by,
-    part,
-    perform,
-)
+from dosimeter.auditing import AUTO, Audit, Result, Updates, auto, estimate, estimate_panel, made_by, part, perform
 from dosimeter.cli import options
 from dosimeter.cli.config import given, write_config
 from dosimeter.cli.console import err, out

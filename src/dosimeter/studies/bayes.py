@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dosimeter import clients, files, models, rng, trees
-from dosimeter.attacks import Search, Stop, likelihoods, optimisers, priors, schedules
+from dosimeter.attacks import Search, Stop
+from dosimeter.attacks.search import likelihoods, optimisers, priors, schedules
 from dosimeter.data import GaussianTask
 from dosimeter.studies.sweep import Row, Study
 from dosimeter.types import Observation, Target

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter import checks, networks
-from dosimeter.attacks.spaces import Field, Space
-from dosimeter.attacks.starts import Start
+from dosimeter.attacks.search.spaces import Field, Space
+from dosimeter.attacks.search.starts import Start
 from dosimeter.errors import SettingError
 from dosimeter.types import Shape, Target
 

@@ -10,8 +10,8 @@ from torch.func import functional_call, vmap
 from dosimeter import checks, networks
 from dosimeter import rng as streams
 from dosimeter.attacks.generators.network import Network, blocks_for
-from dosimeter.attacks.spaces import Field, Space
-from dosimeter.attacks.starts import Start
+from dosimeter.attacks.search.spaces import Field, Space
+from dosimeter.attacks.search.starts import Start
 from dosimeter.types import Target
 
 COPIES = 8

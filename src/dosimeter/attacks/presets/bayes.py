@@ -2,17 +2,9 @@
 
 from typing import Literal
 
-from dosimeter.attacks import (
-    degraded,
-    likelihoods,
-    masks,
-    optimisers,
-    priors,
-    sampling,
-    schedules,
-)
 from dosimeter.attacks.presets.words import LABELS, moving, needless, pick
-from dosimeter.attacks.search import Search, Stop
+from dosimeter.attacks.search import degraded, likelihoods, masks, optimisers, priors, sampling, schedules
+from dosimeter.attacks.search.search import Search, Stop
 
 
 def bayes(

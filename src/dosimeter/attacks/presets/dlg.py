@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Literal
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks import likelihoods, optimisers, priors, starts
 from dosimeter.attacks.presets.words import IGNORED, Ignore, Secrets, pick, treat, varies
-from dosimeter.attacks.search import Search, Stop
+from dosimeter.attacks.search import likelihoods, optimisers, priors, starts
+from dosimeter.attacks.search.search import Search, Stop
 
 
 def dlg(

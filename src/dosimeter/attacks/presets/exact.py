@@ -3,14 +3,14 @@
 from typing import Literal
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.analytic import Analytic, Eliminate
-from dosimeter.attacks.features import Features
-from dosimeter.attacks.key import RecoverKey
+from dosimeter.attacks.around.key import RecoverKey
 from dosimeter.attacks.labels_only import LabelsOnly
 from dosimeter.attacks.presets.inverting import inverting_gradients
 from dosimeter.attacks.presets.words import LABELS, pick, varies
-from dosimeter.attacks.search import Search
-from dosimeter.attacks.unlock import SolveLock
+from dosimeter.attacks.search.search import Search
+from dosimeter.attacks.solve.analytic import Analytic, Eliminate
+from dosimeter.attacks.solve.features import Features
+from dosimeter.attacks.solve.unlock import SolveLock
 
 
 def analytic(*, labels: Literal["known", "idlg"] = "idlg") -> Analytic:

@@ -3,18 +3,11 @@
 from typing import Any, Literal
 
 from dosimeter import checks
-from dosimeter.attacks import (
-    degraded,
-    generators,
-    likelihoods,
-    masks,
-    optimisers,
-    priors,
-    starts,
-)
+from dosimeter.attacks import generators
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.presets.words import LABELS, given, needless, pick
-from dosimeter.attacks.search import Search, Stop
+from dosimeter.attacks.search import degraded, likelihoods, masks, optimisers, priors, starts
+from dosimeter.attacks.search.search import Search, Stop
 
 
 def grnn(

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any, Literal
 
-from dosimeter.attacks import likelihoods, masks, optimisers, priors, schedules, treatments
-from dosimeter.attacks.leave_out import LeaveOut
+from dosimeter.attacks.around.leave_out import LeaveOut
 from dosimeter.attacks.presets.words import (
     IGNORED,
     LABELS,
@@ -17,7 +16,8 @@ from dosimeter.attacks.presets.words import (
     treat,
     varies,
 )
-from dosimeter.attacks.search import Search, Stop
+from dosimeter.attacks.search import likelihoods, masks, optimisers, priors, schedules, treatments
+from dosimeter.attacks.search.search import Search, Stop
 
 
 def inverting_gradients(

@@ -6,8 +6,8 @@ from functools import update_wrapper
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks import masks, moves, treatments
-from dosimeter.attacks.search import Search
+from dosimeter.attacks.search import masks, moves, treatments
+from dosimeter.attacks.search.search import Search
 from dosimeter.errors import SettingError, unknown
 
 T = TypeVar("T")

@@ -1,0 +1,81 @@
+"""Where a search looks for images: from flat unknowns to normalised images.
+
+`Pixels` are the images themselves. Generators' spaces are in `generators`: their unknowns are a latent or weights.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dosimeter.attacks.search.starts import Start
+from dosimeter.types import Target
+
+
+class Field:
+    """A space made for one task; `size` unknowns a candidate."""
+
+    size: int
+
+    def draw(self, start: Start, rng: torch.Generator) -> Tensor:
+        """One candidate's first unknowns (size,)."""
+        raise NotImplementedError
+
+    def images(self, unknowns: Tensor) -> Tensor:
+        """(n, size) -> normalised images (n, B, C, H, W)."""
+        raise NotImplementedError
+
+    def logits(self, unknowns: Tensor) -> Tensor | None:
+        """(n, B, classes) where the space makes labels too."""
+        return None
+
+    def loss(self, unknowns: Tensor) -> Tensor | float:
+        """(n,): -log p of the unknowns themselves, where the space has a prior of its own."""
+        return 0.0
+
+    def boxed(self, unknowns: Tensor) -> Tensor:
+        """Unknowns whose images are in [0, 1], as those of a generator always are."""
+        return unknowns
+
+
+class Space:
+    """The start of all spaces."""
+
+    def check(self, target: Target) -> None:
+        """Refuse a task that this space has no images for."""
+
+    def footprint(self, target: Target, batch: int, classes: int) -> int:
+        """Numbers that a candidate takes beside its simulated step."""
+        return 0
+
+    def field(self, target: Target, batch: int, classes: int) -> Field:
+        """The space for updates of `batch` images; `classes` of the labels that are searched, 0 where none are."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels(Space):
+    """The images themselves, in normalised units."""
+
+    def field(self, target: Target, batch: int, classes: int) -> "PixelField":
+        return PixelField(target, batch)
+
+
+class PixelField(Field):
+    """Images (B, C, H, W), flat."""
+
+    def __init__(self, target: Target, batch: int) -> None:
+        self._shape = (batch, *target.shape)
+        self._dtype = target.mean.dtype
+        box = ((edge - target.mean) / target.std for edge in (0, 1))
+        self._low, self._high = (edge.expand(self._shape).flatten() for edge in box)
+        self.size = len(self._low)
+
+    def draw(self, start: Start, rng: torch.Generator) -> Tensor:
+        return start.draw(self._shape, rng, self._dtype).flatten()
+
+    def images(self, unknowns: Tensor) -> Tensor:
+        return unknowns.reshape(-1, *self._shape)
+
+    def boxed(self, unknowns: Tensor) -> Tensor:
+        return torch.minimum(torch.maximum(unknowns, self._low), self._high)

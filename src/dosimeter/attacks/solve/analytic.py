@@ -1,0 +1,96 @@
+"""The attack that solves for the image: by the first layer where that is enough, else layer by layer."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dosimeter.attacks import labels as labels_
+from dosimeter.attacks.base import Attack, Solve
+from dosimeter.attacks.solve.eliminate import LatentSolver
+from dosimeter.attacks.solve.first_layer import SEARCH, find_first_layer, in_double
+from dosimeter.attacks.solve.latent import read_noisy
+from dosimeter.attacks.solve.layers import LayerSolver
+from dosimeter.attacks.solve.ratio import RatioSolver
+from dosimeter.attacks.solve.straight import read_straight
+from dosimeter.errors import SettingError
+from dosimeter.types import Observation, Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analytic(Attack):
+    """One image an update, solved for; no steps, no starts.
+
+    A fully connected first layer is solved on its own (Inverting Gradients, Prop. 1, and its counterpart without bias),
+    any other straight network layer by layer (Prop. 2 and R-GAP). `match` is the relative error of the whole simulated
+    update, or that of the first layer's weight where it is larger. An image explains the update when `match` is at most
+    `ROUNDING` units of the update's precision. What becomes of a victim:
+
+        recovered                   its image explains the update, and the equations leave none of its numbers open
+        layer by layer: n of N      its image explains the update, but so do others: n of its N numbers are determined,
+        numbers determined          the smoothest image with these is shown
+        not determined              no image was found that does, for instance under noise or where all neurons are
+                                    dead; the nearest is shown, which may still be good to look at
+
+    `determined` says for every layer which share of the numbers that went into it the equations determine, if these
+    hold, from the last layer down to one that leaves open what the layers above depend on, or to the image.
+    """
+
+    name: str = "analytic"
+    labels: labels_.Labels = labels_.FromLastLayer()
+    """Only the check of the result and the scale of a layer without bias need them."""
+
+    def check(self, target: Target, batch: int) -> None:
+        """Refuse what cannot be solved, before any work."""
+        if batch != 1:
+            raise SettingError(
+                f"The analytic attack solves for one image, but an update holds {batch}, whose gradients are summed; "
+                f"use --batch 1 or {SEARCH}."
+            )
+        exact = in_double(target)
+        if find_first_layer(exact) is None:
+            if target.step is not None:
+                raise SettingError(
+                    f"The analytic attack solves one gradient layer by layer, but the client sends {target.step!r}; "
+                    f"leave the step out or {SEARCH}."
+                )
+            read_straight(exact)
+        super().check(target, batch)
+
+    def prepare(self, target: Target, seen: Observation, labels: Tensor, *, seed: int) -> Solve:
+        layer = find_first_layer(in_double(target))
+        solver = LayerSolver(target, seen, labels) if layer is None else RatioSolver(target, layer, seen, labels)
+        return solver.solve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eliminate(Attack):
+    """One image an update of a model that draws noise in one place (PRECODE, CVB), solved for.
+
+    The layers above the noise give the latent b that was drawn. Then the noise is no unknown but a function of the
+    image, (b - mean) / deviation, and the layers below are solved too. No paper has this attack; on what it stands is
+    said in `eliminate` and `latent`. `match`, what becomes of a victim and `determined` are as in `Analytic`, with
+    "latent" among the layers. A convolutional encoder is solved by iteration: `determined` counts the equations that
+    hold there once its slopes are known, which another input further off might satisfy too.
+    """
+
+    name: str = "eliminate"
+    labels: labels_.Labels = labels_.FromLastLayer()
+    """Only the check of the result and the scale of a last layer without bias need them."""
+
+    def check(self, target: Target, batch: int) -> None:
+        """Refuse what cannot be solved, before any work."""
+        if batch != 1:
+            raise SettingError(
+                f"The attack 'eliminate' solves for one image, but an update holds {batch}, whose gradients are "
+                f"summed; use --batch 1 or {SEARCH}."
+            )
+        if target.step is not None:
+            raise SettingError(
+                f"The attack 'eliminate' solves one gradient, but the client sends {target.step!r}; "
+                f"leave the step out or {SEARCH}."
+            )
+        read_noisy(in_double(target))
+        super().check(target, batch)
+
+    def prepare(self, target: Target, seen: Observation, labels: Tensor, *, seed: int) -> Solve:
+        return LatentSolver(target, seen, labels, seed=seed).solve

@@ -1,0 +1,1 @@
+"""An update that was captured: what the attacker makes of it, what is certain, and how it compares with others."""

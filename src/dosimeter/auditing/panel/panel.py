@@ -1,0 +1,164 @@
+"""An audit by every attack made for a defense, and what they say together.
+
+A defense judged by an attack that ignores it gets a false pass.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dosimeter import fingerprint
+from dosimeter.attacks import presets
+from dosimeter.auditing.job import Job
+from dosimeter.auditing.observe import like
+from dosimeter.auditing.panel.channels import channel_of
+from dosimeter.auditing.panel.contenders import Contender, contenders
+from dosimeter.auditing.records import COMPLETE, INTERRUPTED
+from dosimeter.auditing.result import Interrupted, Result, Trial
+from dosimeter.auditing.run import PATIENCE, estimate, perform
+from dosimeter.auditing.setting import Audit
+from dosimeter.auditing.watches import Place
+from dosimeter.channel import Channel
+from dosimeter.defenses import Around, Moment
+from dosimeter.errors import DosimeterError, ModelError, SettingError
+from dosimeter.types import Gradient
+
+LEAST = 60.0
+"""Seconds that an attack that solves has at least; it may take as long as all attacks before it took together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revealed(Around):
+    """A defense that hides nothing: its layers and its draws, but the plain batch and the plain update."""
+
+    def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        return images, labels
+
+    def clips(self) -> None:
+        return None
+
+    def on_gradient(self, gradient: Gradient, moment: Moment, rng: torch.Generator) -> Gradient:
+        return gradient
+
+
+def audit_panel(audit: Audit, *, steps: int, kept: Mapping[str, Result] | None = None) -> Iterator[Trial]:
+    """Audit by every attack of the panel in turn; the attack of the audit does not count.
+
+    After Ctrl-C the last one has what was found by then. `kept` are results of before, which stand for their attacks.
+    """
+    job, channel = _seen_through(audit, steps)
+    words = {"channel": channel.words()}
+    panel, times = contenders(channel, steps=steps), list[float]()
+    for number, one in enumerate(panel, 1):
+        searches = one.attack.cost(job.client.target, job.victims.batch).steps > 0
+        limit = math.inf if searches else max(LEAST, sum(times))
+        place = Place(number, len(panel), len(times), sum(times), limit)
+        trial = Trial(
+            attack=one.attack.name, role=one.role, about=one.about, rounds=one.rounds, same_client=one.same_client
+        )
+        each = _by(one, audit)
+        made = "" if kept is None else made_by(each)
+        try:
+            found = (kept or {}).get(made) or perform(each, place=place)
+        except Interrupted as cut:
+            found = cut.result
+        except SettingError as reason:
+            if one.attack.name == "ig":
+                raise  # what keeps the plain attack from running keeps all others from it
+            yield replace(trial, refused=str(reason))
+            continue
+        times.append(found.seconds)
+        yield replace(trial, result=replace(found, settings=found.settings | words, made=made))
+        if found.status == INTERRUPTED:
+            return
+
+
+def made_by(audit: Audit, **more: object) -> str:
+    """The fingerprint of all that determines a result; nothing where a part cannot be told from others."""
+    parts = [fingerprint.code(), audit.made, audit.model, audit.scoring, dict(audit.names), more]
+    try:
+        return fingerprint.of(parts)
+    except ModelError:
+        return ""
+
+
+def audit_all(audit: Audit, *, steps: int) -> Result:
+    """What all attacks of the panel say together; Ctrl-C raises `Interrupted` with what they say by then."""
+    whole = conclude(list(audit_panel(audit, steps=steps)))
+    if whole.status == INTERRUPTED:
+        raise Interrupted(whole)
+    return whole
+
+
+def _by(one: Contender, audit: Audit) -> Audit:
+    """The same audit by a contender; a control has all revealed."""
+    defense = Revealed(inner=audit.defense) if one.role == "control" else audit.defense
+    tied = max(audit.updates.same_client, one.same_client)
+    updates = replace(audit.updates, rounds=one.rounds, same_client=tied)
+    return replace(audit, attack=one.attack, defense=defense, updates=updates)
+
+
+def _seen_through(audit: Audit, steps: int) -> tuple[Job, Channel]:
+    """An audit by the plain attack, and what becomes of updates in it."""
+    job = Job(replace(audit, attack=presets.inverting_gradients(steps=steps)))
+    target = job.client.target
+    labels = like(job.victims.labels[0], target)
+    form = torch.zeros_like(labels) if target.classification else labels
+    return job, channel_of(audit.defense, target, form, audit.seed)
+
+
+def estimate_panel(audit: Audit, *, steps: int) -> Iterator[tuple[str, dict[str, Any] | str]]:
+    """What each attack of the panel would take, as `estimate` says it, or why it would be refused."""
+    panel = contenders(_seen_through(audit, steps)[1], steps=steps)
+    for one in panel:
+        try:
+            yield one.attack.name, estimate(_by(one, audit), patience=PATIENCE / len(panel))
+        except SettingError as reason:
+            yield one.attack.name, str(reason)
+
+
+def strongest(trials: Sequence[Trial]) -> tuple[Trial, Result]:
+    """The attack that reads most images, of these the one with the highest mean SSIM; controls do not count."""
+    ran = [(t, t.result) for t in trials if t.result is not None and t.role != "control"]
+    if not ran:
+        raise DosimeterError("No attack of the panel could be run; see the reasons above.")
+    return max(ran, key=lambda both: (both[1].scores.success.hits, both[1].scores["ssim"].mean))
+
+
+def conclude(trials: Sequence[Trial]) -> Result:
+    """The strongest attack's result with the whole panel beside it."""
+    best, ran = strongest(trials)[1], [t.result for t in trials if t.result is not None]
+    status = INTERRUPTED if any(each.status == INTERRUPTED for each in ran) else COMPLETE
+    seconds = sum(each.seconds for each in ran)
+    return replace(best, panel=tuple(trials), verdict=verdict(trials), seconds=seconds, status=status, made="")
+
+
+def verdict(trials: Sequence[Trial]) -> str:
+    """What was tried, what the best attack reached, and whether the attack itself works here."""
+    best, result = strongest(trials)
+    attacks = [t for t in trials if t.role != "control"]
+    tried = sum(t.result is not None for t in attacks)
+    unfit = len(attacks) - tried
+    beside = f" ({unfit} more {'does' if unfit == 1 else 'do'} not fit)" if unfit else ""
+    hit, worst = result.scores.success, result.scores.worst
+    words = (
+        f"{tried} attack{' was' if tried == 1 else 's were'} tried{beside}. The best, {best.attack} ({best.about}), "
+        f"reads {hit.hits} of {hit.of} images ({100 * hit.rate:.0f} %, 95 % interval {100 * hit.low:.0f}-"
+        f"{100 * hit.high:.0f} %); the most exposed one, number {worst.index} of the data, has an SSIM of "
+        f"{worst.ssim:.2f}."
+    )
+    words += f" What they answer: {result.settings['channel']}. {result.scores.fell_short}".rstrip()
+    control = next((t.result for t in trials if t.role == "control" and t.result is not None), None)
+    if control is None:
+        return words
+    seen = control.scores.success
+    revealed = f" With all that the defense hides revealed, {seen.hits} of {seen.of} are read"
+    if 2 * seen.hits >= seen.of:
+        return words + revealed + ", so the attack itself works here."
+    if hit.hits > seen.hits:
+        return words + revealed + " by that search, so the best attack needs none of it."
+    return words + revealed + ": here even that fails, so a low rate says little of the defense."
