@@ -289,9 +289,9 @@ def test_the_verdict_does_not_contradict_an_attack_that_needs_no_help() -> None:
 def test_auto_on_the_command_line_writes_all_and_gates(tmp_path: Path) -> None:
     words = "audit --model mlp-2 --size 12 --victims 2 --steps 120 --attack auto --defense precode:k=8|noise:sigma=1e-5"
     where = tmp_path / "run"
-    found = CliRunner().invoke(app, [*words.split(), "--out", str(where), "--fail-above", "0.05"])
+    found = CliRunner().invoke(app, [*words.split(), "--out", str(where), "--fail-above", "0.7"])
     assert found.exit_code == 1, found.output
-    assert "Fails: up to" in found.output
+    assert "Fails: 2 of 2 images are" in found.output
     document = json.loads((where / "records.json").read_text())
     names = [row["attack"] for row in document["panel"]]
     assert {"ig", "ignore", "joint", "density", "all revealed"} <= set(names)

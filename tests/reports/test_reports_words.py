@@ -41,17 +41,12 @@ def with_rate(result: Result, hits: int, of: int, blind: int = 0) -> Result:
             10,
             4,
             "3 of 10 images were read (30 %, 95 % interval 11-60 %); without the update the same attack reads 4, "
-            "so the update adds nothing that shows.",
+            "as many or more.",
         ),
     ],
 )
 def test_verdict(colour: Result, hits: int, of: int, blind: int, sentence: str) -> None:
-    result = with_rate(colour, hits, of, blind)
-    result = replace(result, scores=replace(result.scores, images=of, evidence={"read": hits, "hidden": of - hits}))
-    assert verdict(result) == sentence
-    short = replace(result, scores=replace(result.scores, evidence={"read": hits, "fell short": 2}))
-    which = "of it" if of == 1 else f"of 2 of the {of} images"
-    assert verdict(short).startswith(f"{sentence} The search fell short {which}: the client's own step explains")
+    assert verdict(with_rate(colour, hits, of, blind)) == sentence
 
 
 def test_labels_are_said_where_they_were_recovered(colour: Result, grey: Result) -> None:

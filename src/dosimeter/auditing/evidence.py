@@ -8,6 +8,7 @@ update may well hold it. Nothing of this is told to an attack.
 
 from enum import StrEnum
 
+import torch
 from torch import Tensor
 
 from dosimeter.types import Outcome, Reconstruction
@@ -19,12 +20,17 @@ ROUNDING = 1e-5
 """The same where the truth explains it to the last digit, as a share of the mismatch at the start of a search."""
 
 
+HOLDS = 1e-3
+"""The relative error of the truth up to which equations that are solved without noise in mind can be said to hold."""
+
+
 class Evidence(StrEnum):
     """What the attack on one update, or on one image of it, says of privacy."""
 
     READ = "read"
     HIDDEN = "hidden"  # what was found explains the update at least as well as the truth does
     FELL_SHORT = "fell short"  # the truth explains it better: this says nothing of the defense
+    UNFIT = "does not fit"  # not even the truth solves the attack's equations, as under noise
     UNMEASURED = "not measured"  # the attack did not come to an end, or the update is zero
 
 
@@ -32,10 +38,15 @@ def explained(found: Reconstruction, truth: Tensor) -> list[Evidence]:
     """Of every update, as if no image of it were read; `truth` (V,) is the match of the clients' own steps."""
     start = found.curve.match[:, 0].cpu().nan_to_num(0.0, 0.0, 0.0).abs()
     enough = found.match.cpu() <= truth + SLACK * truth.abs() + ROUNDING * start
-    return [_standing(ended.outcome, well) for ended, well in zip(found.stopped, enough.tolist(), strict=True)]
+    solved = found.curve.steps == (0,)
+    unfit = (truth > HOLDS) if solved else torch.zeros_like(enough)
+    both = zip(found.stopped, enough.tolist(), unfit.tolist(), strict=True)
+    return [_standing(ended.outcome, well, unfit) for ended, well, unfit in both]
 
 
-def _standing(outcome: Outcome, well: bool) -> Evidence:
+def _standing(outcome: Outcome, well: bool, unfit: bool) -> Evidence:
+    if outcome is Outcome.NOT_DETERMINED and unfit:
+        return Evidence.UNFIT
     if not outcome.measured or outcome is Outcome.INTERRUPTED:
         return Evidence.UNMEASURED
     return Evidence.HIDDEN if well or outcome.explains else Evidence.FELL_SHORT

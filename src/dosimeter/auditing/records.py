@@ -126,18 +126,6 @@ class Summary:
     steps: Score
     transformed: Transformed | None = None
 
-    @property
-    def fell_short(self) -> str:
-        """Of how many images that were not read the attack says nothing, as a sentence; nothing for none."""
-        short = self.evidence.get("fell short", 0)
-        if not short:
-            return ""
-        which = "of it" if self.images == 1 else f"of {short:,} of the {self.images:,} images"
-        return (
-            f"The search fell short {which}: the client's own step explains the update better than what was found, so "
-            "that it was not read is no evidence of privacy."
-        )
-
     __contains__ = __iter__ = None  # it is no mapping: what was measured is an attribute
 
     def __getitem__(self, name: str) -> Score:

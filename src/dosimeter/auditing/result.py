@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dosimeter import plain, types
 from dosimeter.auditing.records import COMPLETE, Finding, ImageRecord, Summary
+from dosimeter.auditing.verdict import weigh
 from dosimeter.types import Curve, ThreatModel, Victims
 
 Role = Literal["published", "adaptive", "control"]
@@ -76,7 +77,11 @@ class Result(Found):
     def document(self) -> dict[str, Any]:
         """Settings, threat model, scores and records as plain values."""
         told: dict[str, Any] = {"panel": [each.row() for each in self.panel], "verdict": self.verdict}
-        told = told if self.panel else {}
+        found = weigh(self)
+        claims = {each.name: {"hits": each.rate.hits, "of": each.rate.of, "p": each.p} for each in found.claims}
+        told = {"conclusion": {"kind": found.kind.value, "sentence": found.sentence, "claims": claims}} | (
+            told if self.panel else {}
+        )
         # A name is that of all images of a batch, so it stands once.
         return self._document(scores=plain.of(self.scores), ids=list(self.victims.ids), **told)
 
@@ -86,6 +91,7 @@ class Result(Found):
         lines = [
             f"{s['attack_name']} on {s['model']}, {s['data']}: {s['victims']} updates of {s['batch']} image(s), "
             f"defense {s['defense']}" + ("" if self.threat.server == "honest" else f", server {self.threat.server}"),
+            f"  {weigh(self).sentence}",
             f"  images read (SSIM >= {s['threshold']}): {scores.success.text}",
         ]
         for key in ("ssim", "psnr", "lpips", "lpips_vgg", *s.get("metrics", {})):
@@ -100,7 +106,7 @@ class Result(Found):
                 f"updates with all of them: {labels.updates.text}"
             )
         lines.append(f"  most exposed: image {scores.worst.index} with SSIM {scores.worst.ssim:.3f}")
-        lines += [f"  {said}" for said in (scores.fell_short, self.unmeasured) if said]
+        lines += [f"  {self.unmeasured}"] if self.unmeasured else []
         if self.status != COMPLETE:
             lines.append(f"  this audit was {self.status}")
         return "\n".join(lines)

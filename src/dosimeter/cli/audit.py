@@ -8,9 +8,20 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import auditing, checks, data
+from dosimeter import auditing, data
 from dosimeter.attacks import AverageRounds
-from dosimeter.auditing import AUTO, Audit, Result, Updates, auto, estimate, estimate_panel, made_by, part, perform
+from dosimeter.auditing import (
+    AUTO,
+    Audit,
+    Updates,
+    auto,
+    estimate,
+    estimate_panel,
+    gate,
+    made_by,
+    part,
+    perform,
+)
 from dosimeter.cli import options
 from dosimeter.cli.config import given, write_config
 from dosimeter.cli.console import err, out
@@ -21,9 +32,6 @@ from dosimeter.errors import SettingError
 from dosimeter.progress import duration
 from dosimeter.task import Task, load_task
 
-INCONCLUSIVE = 3
-"""The exit code of a gate that did not measure all victims and cannot pass."""
-
 ALONE = ("rounds", "guess_local_steps", "guess_local_lr", "average_orders", "explain")
 """Options of one attack, which a panel has no use for."""
 
@@ -32,9 +40,11 @@ def run(asked: options.Audit) -> None:
     """Attack, write the run folder, print what was found, and exit by the gate."""
     if asked.update or asked.after:
         raise SettingError("A captured update has a command of its own; write dosimeter captured instead of audit.")
-    checks.share("A gate", "a share of images (--fail-above)", asked.fail_above)
+    limits = None if asked.fail_above is None else gate.limits(asked.fail_above)
     steps = auto(asked.attack, asked.steps)
     task, audit = _audit(asked, whole=steps is not None)
+    if limits is not None:
+        gate.check(limits, audit.victims.indices.numel())  # type: ignore[union-attr]
     if asked.dry_run:
         out.print(_plan_panel(task, audit, steps) if steps else _plan(task, audit))
         return
@@ -51,8 +61,10 @@ def run(asked: options.Audit) -> None:
         out.print(_tensors(audit))
     if result.status == "interrupted":
         raise typer.Exit(130)
-    if asked.fail_above is not None:
-        _gate(result, asked.fail_above)
+    if limits is not None:
+        passed = gate.judge(result, limits)
+        err.print(escape(passed.sentence), soft_wrap=True, highlight=False)
+        raise typer.Exit(passed.code)
 
 
 def _audit(asked: options.Audit, *, whole: bool) -> tuple[Task, Audit]:
@@ -61,10 +73,6 @@ def _audit(asked: options.Audit, *, whole: bool) -> tuple[Task, Audit]:
     if whole and named:
         raise SettingError(f"--attack auto chooses its attacks itself and takes no {', '.join(named)}; leave that out.")
     attack = part("attack", "ig") if whole else attack_of(asked)
-    if asked.fail_above is not None and not attack.reads_images:
-        raise SettingError(
-            f"--fail-above is about images, and the attack {attack.name!r} reads no images; leave it out."
-        )
     if asked.rounds > 1:
         attack = AverageRounds(attack=attack)
     parts = {kind: part(kind, getattr(asked, kind)) for kind in ("defense", "step", "server", "loss")}
@@ -82,17 +90,6 @@ def _audit(asked: options.Audit, *, whole: bool) -> tuple[Task, Audit]:
         names=task.names | {"split": asked.split},
     )
     return task, audit
-
-
-def _gate(result: Result, allowed: float) -> None:
-    """Exit where more may be read than is allowed, or where too little was measured to tell."""
-    rate = result.scores.success
-    if result.unmeasured and rate.low <= allowed:
-        err.print(f"Inconclusive: {escape(result.unmeasured)}", soft_wrap=True, highlight=False)
-        raise typer.Exit(INCONCLUSIVE)
-    if rate.high > allowed:
-        err.print(f"Fails: up to {rate.high:.1%} of images may be read, more than the {allowed:.1%} that were allowed.")
-        raise typer.Exit(1)
 
 
 def _plan(task: Task, audit: Audit) -> Table:

@@ -158,8 +158,9 @@ class Audit(Planned, Machine, Scores, Search, Victims, Task):
     server: str = _of(_how("A server that changes the model: permuted-rows, first-layer+separate-weights."), "honest")
     rounds: int = _of(_whom("Updates of the same batch that the server sees."), 1)
     same_client: int = _of(_whom("Victims in a row that are updates of one client."), 1)
-    fail_above: float | None = _of(
-        _score("Exit with 1 when the success rate's interval reaches above this share, 3 when inconclusive."), None
+    fail_above: str | None = _of(
+        _score("A gate: 0.05, or read=0.05,identified=0.1. Exit with 1 when more leaks, 3 when that cannot be told."),
+        None,
     )
     explain: bool = _of(_output("Say which tensor is compared in which way and why."), False)
     overwrite: bool = _of(OVERWRITE, False)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from dosimeter import files
 from dosimeter.auditing import Captured, Outcome, Result
+from dosimeter.auditing.verdict import Kind, weigh
 from dosimeter.progress import duration
 from dosimeter.reports import captured, figures, gallery, sections
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.words import (
-    blind_reads,
     blind_ssim,
     count,
     headline,
@@ -63,7 +63,8 @@ def _header(result: Outcome, title: str) -> Html:
 def _main(result: Result) -> list[Html]:
     """The sections in reading order."""
     words = (
-        tag("h2", *_unbroken(result.verdict or verdict(result))),
+        tag("h2", *_unbroken(weigh(result).sentence)),
+        tag("p", *_unbroken(result.verdict or verdict(result))),
         tag("p", f"{labels_said(result)} {meaning(result)}".strip()),
     )
     return [
@@ -88,12 +89,8 @@ def _unbroken(text: str) -> list[str]:
 
 
 def _level(result: Result) -> str:
-    """How loud the verdict is: no image read, some, or at least half; what a blind attack reads too is not counted."""
-    rate = result.scores.success
-    beyond = rate.hits - blind_reads(result)
-    if 2 * rate.hits >= rate.of and beyond > 0:
-        return "verdict loud"
-    return "verdict warm" if beyond > 0 or result.unmeasured else "verdict calm"
+    """How loud the verdict is: it leaks, that cannot be told, or it was not shown."""
+    return {Kind.LEAKS: "verdict loud", Kind.INCONCLUSIVE: "verdict warm"}.get(weigh(result).kind, "verdict calm")
 
 
 def _figures(result: Result) -> Html:

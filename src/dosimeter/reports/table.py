@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dosimeter.auditing import Captured, Outcome, Result
+from dosimeter.auditing.verdict import weigh
 from dosimeter.progress import duration
 from dosimeter.reports import standing
 from dosimeter.reports.words import (
@@ -65,7 +66,7 @@ def _print_scores(result: Result, console: Console, say: "_Say") -> None:
     s = result.settings
     about = f"{count(s['victims'], 'update')} of {count(s['batch'], 'image')}, defense {s['defense']}"
     about += "" if result.threat.server == "honest" else f", server {result.threat.server}"
-    said = f"{result.verdict or verdict(result)} {labels_said(result)}".strip()
+    said = f"{weigh(result).sentence}\n\n{result.verdict or verdict(result)} {labels_said(result)}".strip()
     body = Text.assemble(say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n", say(said))
     console.print(Panel(body, box=box.ROUNDED, expand=False, padding=(0, 1)))
     if result.panel:

@@ -157,10 +157,8 @@ def verdict(result: Result) -> str:
         first = f"{hits:,} of {n:,} images {'was' if hits == 1 else 'were'} read "
         first += f"({percent(rate.rate)} %, 95 % interval {interval})"
     if blind and blind >= hits:
-        first += f"; without the update the same attack reads {blind:,}, so the update adds nothing that shows."
-    else:
-        first += f"; without the update the same attack reads {blind:,}."
-    return f"{first} {result.scores.fell_short}".strip()
+        return f"{first}; without the update the same attack reads {blind:,}, as many or more."
+    return f"{first}; without the update the same attack reads {blind:,}."
 
 
 def labels_said(result: Result) -> str:

@@ -151,7 +151,7 @@ def verdict(trials: Sequence[Trial]) -> str:
         f"{100 * hit.high:.0f} %); the most exposed one, number {worst.index} of the data, has an SSIM of "
         f"{worst.ssim:.2f}."
     )
-    words += f" What they answer: {result.settings['channel']}. {result.scores.fell_short}".rstrip()
+    words += f" What they answer: {result.settings['channel']}."
     control = next((t.result for t in trials if t.role == "control" and t.result is not None), None)
     if control is None:
         return words

@@ -1,0 +1,137 @@
+"""One verdict from all the evidence: an update leaks, that was not shown, or the audit cannot tell.
+
+What an attack reaches is held against what it reaches without the update, claim by claim, each by an exact test; with
+several claims and several attacks each has its share of `ALPHA`. That nothing was shown counts only where the search
+did its work: every image was hidden from every attack that fits, and the attack itself works here.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from math import exp, lgamma, log, log1p
+from typing import TYPE_CHECKING, NamedTuple
+
+from dosimeter.auditing.evidence import Evidence
+from dosimeter.metrics import Rate
+
+if TYPE_CHECKING:
+    from dosimeter.auditing.result import Result
+
+ALPHA = 0.05
+"""How often a verdict may say that something leaks where nothing does."""
+
+SHOWS = {"ssim": 0.02, "lpips": -0.05}
+"""By how much the median image must be nearer to its original than without the update, for that to be a leak."""
+
+
+class Kind(StrEnum):
+    LEAKS = "leaks"
+    NOT_SHOWN = "not shown"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Claim(NamedTuple):
+    """One way in which updates may leak."""
+
+    name: str  # read, identified, labels, certain or nearer
+    rate: Rate  # of images or labels, those left out that need no update
+    p: float  # how likely it is that a useless update gives as much
+    leaks: bool
+    words: str
+
+
+class Verdict(NamedTuple):
+    kind: Kind
+    sentence: str
+    claims: tuple[Claim, ...]
+
+
+def weigh(result: "Result") -> Verdict:
+    """What an audit, or a panel of attacks, says of the updates."""
+    tried = [(t.attack, t.result) for t in result.panel if t.result is not None and t.role != "control"]
+    attacks = tried or [(result.settings["attack_name"], result)]
+    level = ALPHA / sum(len(list(_claims(found, 1.0))) for _, found in attacks)
+    claims = [(name, claim) for name, found in attacks for claim in _claims(found, level)]
+    leaking = [(name, claim) for name, claim in claims if claim.leaks]
+    flat = tuple(claim for _, claim in claims)
+    if leaking:
+        order = ("certain", "read", "transformed", "identified", "labels", "nearer")
+        name, worst = min(leaking, key=lambda each: (order.index(each[1].name), -each[1].rate.rate))
+        by = f" by {name}" if len(attacks) > 1 else ""
+        return Verdict(Kind.LEAKS, f"The updates leak: {worst.words}{by}.", flat)
+    if why := _doubt(result, [found for _, found in attacks]):
+        return Verdict(Kind.INCONCLUSIVE, f"The audit cannot tell: {why}.", flat)
+    seen = f"by {len(attacks)} attacks" if len(attacks) > 1 else f"by {attacks[0][0]}"
+    words = f"No leak was shown {seen}; what was found explains the updates of all {len(result.records):,} images."
+    return Verdict(Kind.NOT_SHOWN, words, flat)
+
+
+def _claims(result: "Result", level: float) -> Iterator[Claim]:
+    scores, records = result.scores, result.records
+    blind = [(r.baseline or {}).get("ssim", 0.0) >= scores.success.threshold for r in records]
+    gained = sum(bool(r.read) and not b for r, b in zip(records, blind, strict=True))
+    lost = sum(not r.read and b for r, b in zip(records, blind, strict=True))
+    p = _sign(gained, lost)
+    words = f"{gained:,} of {len(records):,} images are read that the attack does not read without the update"
+    yield Claim("read", Rate(gained, len(records)), p, gained > 0 and (not lost or p < level), words)
+    for key, least in SHOWS.items():
+        pairs = [(r.scores[key], r.baseline[key]) for r in records if r.baseline and key in r.baseline]
+        if pairs:
+            yield _nearer(key, pairs, least, level)
+    if made := scores.transformed:
+        words = f"{made.hits:,} of {made.of:,} images that clients trained on are read, which their defense made"
+        yield Claim("transformed", made, 0.0, made.hits > 0, words)
+    if one := scores.identification:
+        p = _tail(one.hits, one.of, one.chance)
+        words = f"{one.hits:,} of {one.of:,} images are told from decoys, where chance is {one.chance:.1%}"
+        yield Claim("identified", one, p, p < level, words)
+    if labels := scores.labels:
+        p = _tail(labels.hits, labels.of, labels.guess)
+        words = f"{labels.hits:,} of {labels.of:,} labels are recovered, where an even guess gets {labels.guess:.1%}"
+        yield Claim("labels", labels, p, p < level, words)
+    if certain := scores.recovered:
+        words = f"{certain.hits:,} of {certain.of:,} images are recovered with certainty"
+        yield Claim("certain", certain, 0.0, certain.hits > 0, words)
+
+
+def _nearer(key: str, pairs: Sequence[tuple[float, float]], least: float, level: float) -> Claim:
+    """Whether images are nearer to their originals than those without the update, by a score of which `least` shows."""
+    gains = sorted((with_ - without) * (1 if least > 0 else -1) for with_, without in pairs)
+    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    p, median = _sign(better, worse), gains[len(gains) // 2]
+    words = f"{better:,} of {len(gains):,} images are nearer to their originals ({key.upper()}) than without the update"
+    return Claim("nearer", Rate(better, len(gains)), p, p < level and median > abs(least), words)
+
+
+def _doubt(result: "Result", attacks: Sequence["Result"]) -> str:
+    """Why a result in which nothing leaks is no evidence that nothing does; nothing where it is."""
+    if result.unmeasured:
+        return result.unmeasured.rstrip(".")
+    control = next((t.result for t in result.panel if t.role == "control" and t.result is not None), None)
+    if control is not None and 2 * control.scores.success.hits < control.scores.success.of:
+        return "with all that the defense hides revealed the attack still fails, so it fails of itself; use more steps"
+    fitting = [found for found in attacks if Evidence.UNFIT not in found.scores.evidence]
+    short = max((found.scores.evidence.get(Evidence.FELL_SHORT, 0) for found in fitting), default=0)
+    if short:
+        return (
+            f"of {short:,} of {len(result.records):,} images the client's own step explains the update better than "
+            "what was found, so the search fell short; use more steps (--steps), or an attack made for the defense"
+        )
+    if not fitting:
+        return "no attack fits these updates"
+    return ""
+
+
+def _sign(more: int, less: int) -> float:
+    """The chance of so many heads or more, by the sign test."""
+    return _tail(more, more + less, 0.5)
+
+
+def _tail(hits: int, n: int, chance: float) -> float:
+    """P(at least so many hits of n), each by chance."""
+    if not hits or chance >= 1:
+        return 1.0
+    if chance <= 0:
+        return 0.0
+    ways = (lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) for k in range(hits, n + 1))
+    each = (w + k * log(chance) + (n - k) * log1p(-chance) for k, w in enumerate(ways, hits))
+    return min(1.0, sum(map(exp, each)))
