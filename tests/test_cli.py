@@ -10,6 +10,7 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -526,6 +527,20 @@ def test_a_gate_passes_fails_cannot_tell_or_is_refused(
 ) -> None:
     found, _, err = call("audit", *words.split(), "--fail-above", limits)
     assert (found, says in err) == (code, True), err
+
+
+def test_a_gate_leaves_what_pipelines_read(here: Path) -> None:
+    words = ("audit", "--model", "cnn", "--attack", "ig:steps=2", "--victims", "2", "--out", "run")
+    assert call(*words, "--fail-above", "0.9")[0] == 3
+    suite = ElementTree.parse(here / "run/gate.junit.xml").getroot()
+    assert (suite.tag, suite.attrib["errors"], suite.attrib["failures"]) == ("testsuite", "1", "0")
+    assert "fell short" in suite.find("testcase/error").attrib["message"]  # type: ignore[union-attr]
+    sarif = json.loads((here / "run/gate.sarif").read_text())
+    assert [found["level"] for found in sarif["runs"][0]["results"]] == ["warning"]
+    said = json.loads((here / "run/gate.json").read_text())
+    assert (said["code"], said["verdict"], said["rates"]["read"]["of"]) == (3, "inconclusive", 2)
+    assert (here / "run/gate.md").read_text().startswith("**Inconclusive: The audit cannot tell")
+    assert call(*words, "--overwrite")[0] == 0  # the run's own files stand in nobody's way
 
 
 def test_a_crash_shows_its_traceback_and_is_no_failed_gate(

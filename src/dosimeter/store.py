@@ -6,6 +6,7 @@
     images/                      victim-000-0-original.png and victim-000-0-reconstruction.png for every image
     run.toml                     the options, for `dosimeter audit --config`
     report.html                  the page for people, by `dosimeter.reports`
+    gate.json, .junit.xml, ...   what a gate said, for pipelines, by `dosimeter.reports.pipelines`
     attacks/                     the same of every attack of a panel
 
 `baseline` is what the same attack gives without the update. `raw` and `raw_baseline` stand beside them where clipping
@@ -40,12 +41,13 @@ from dosimeter.types import Curve, ThreatModel, Victims
 FORMAT = 1
 """The version of everything above; raised when an older reader would misread a run."""
 
+GATES = ("gate.json", "gate.junit.xml", "gate.sarif", "gate.md")
 RUN, RECORDS, TENSORS, IMAGES = "run.json", "records.json", "reconstructions.safetensors", "images"
 
 _FOLDERS = re.compile(r"(attacks/[^/]+/)?images|attacks(/[^/]+)?")
 _FILES = re.compile(
     r"(attacks/[^/]+/)?(run\.json|run\.toml|records\.json|reconstructions\.safetensors|report\.html|\.report\.html\.\d+"
-    r"|images/victim-\d+-\d+-(original|reconstruction)\.png)"
+    r"|images/victim-\d+-\d+-(original|reconstruction)\.png)|gate\.(json|junit\.xml|sarif|md)"
 )
 """All that a run may consist of; the hidden page is what a process leaves that was killed while it wrote one."""
 

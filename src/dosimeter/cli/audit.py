@@ -30,6 +30,7 @@ from dosimeter.cli.parts import attack_of, pick, planned, resources_of, scoring_
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
 from dosimeter.progress import duration
+from dosimeter.reports import pipelines
 from dosimeter.task import Task, load_task
 
 ALONE = ("rounds", "guess_local_steps", "guess_local_lr", "average_orders", "explain")
@@ -63,6 +64,7 @@ def run(asked: options.Audit) -> None:
         raise typer.Exit(130)
     if limits is not None:
         passed = gate.judge(result, limits)
+        pipelines.write(folder, result, passed, limits)
         err.print(escape(passed.sentence), soft_wrap=True, highlight=False)
         raise typer.Exit(passed.code)
 
