@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from dosimeter.data import load, pick, pick_decoys
 from dosimeter.errors import DataError, SettingError
 from dosimeter.metrics import Rate, identification, wilson
 
@@ -109,3 +110,21 @@ def test_without_decoys_there_is_nothing_to_tell_apart() -> None:
     for decoys in (images[:0], torch.rand(3, 3, 4, 4)):
         with pytest.raises(DataError, match="at least one decoy"):
             identification(images, images, decoys)
+
+
+def test_a_grey_image_points_at_nobody_however_the_decoys_are_drawn() -> None:
+    """With decoys of its own for every victim the rate is that of chance, at every seed; with shared ones it is not."""
+    data = load("mnist-5k")
+    grey, rates, shared = torch.full((256, 1, 28, 28), 0.3), [], []
+    for seed in range(4):
+        victims = pick(data, 256, seed=seed)
+        decoys = pick_decoys(data, victims, 2000, seed=seed, split="train")
+        images = victims.images.flatten(0, 1)
+        rates.append(int(identification(grey, images, decoys, among=19).sum()))
+        shared.append(int(identification(grey, images, decoys[:19]).sum()))
+
+    def chi2(found: list[int]) -> float:
+        """With 4 degrees of freedom; above 18.5 once in 1,000 times where every image is a trial of its own."""
+        return sum((hits - 256 / 20) ** 2 / (256 * 0.05 * 0.95) for hits in found)
+
+    assert chi2(rates) < 18.5 < chi2(shared), (rates, shared)

@@ -68,9 +68,10 @@ class Success(Rate):
 
 @dataclass(frozen=True, kw_only=True)
 class Identification(Rate):
-    """Images nearer to their reconstructions than all decoys are."""
+    """Images nearer to their reconstructions than all of their decoys are."""
 
     chance: float
+    blind: int | None = None  # how many the attack tells without the update
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,7 @@ class Scoring:
     lpips: Lpips | Sequence[Lpips] | None = None  # loaded networks; without one that score is left out
     delta: float | None = None  # distance from the truth beyond which an adversary has missed it (Bayes, Sec. 4)
     metrics: Sequence[Metric] = ()  # scores of the user's own, which then stand in records, tables and pages
+    among: int | None = None  # decoys that each image has of its own, drawn from all; all of them by default
 
     def __post_init__(self) -> None:
         names = Counter(metric.name for metric in self.scored(torch.ones(1, 1, 1)))
@@ -82,6 +83,7 @@ class _Measured(NamedTuple):
     floor: dict[str, Tensor]  # the scores without the update
     read: Tensor
     named: Tensor | None  # whether it was told from the decoys
+    guessed: Tensor | None  # the same without the update
 
     def record(self, record: ImageRecord, i: int) -> ImageRecord:
         """The i-th image's, with scores that it had before."""
@@ -184,17 +186,21 @@ def _measure(truth: Tensor, raw: Tensor, floor: Tensor, scoring: Scoring, std: T
     # Scores clip for themselves; their min-max variants want the images as the attack left them.
     metrics_, flat = scoring.scored(std), truth.flatten(0, 1)
     scores, blind = (metrics.score_images(images.flatten(0, 1), flat, metrics_) for images in (raw, floor))
-    named = None
+    named = guessed = None
     if scoring.decoys is not None and len(scoring.decoys):
-        named = metrics.identification(clipped(raw).flatten(0, 1), flat, scoring.decoys.to(flat))
-    return _Measured(scores, blind, scores["ssim"] >= scoring.threshold, named)
+        decoys = scoring.decoys.to(flat)
+        named, guessed = (
+            metrics.identification(clipped(images).flatten(0, 1), flat, decoys, among=scoring.among)
+            for images in (raw, floor)
+        )
+    return _Measured(scores, blind, scores["ssim"] >= scoring.threshold, named, guessed)
 
 
 def _counted(
     victims: Victims, raw: Tensor, measured: _Measured, scoring: Scoring, transformed: Tensor | None
 ) -> dict[str, Any]:
     """What the scoring decides of a summary."""
-    scores, floor, read, named = measured
+    scores, floor, read, named, guessed = measured
     worst = int(scores["ssim"].argmax())
     found: dict[str, Any] = {
         "images": len(read),
@@ -208,8 +214,10 @@ def _counted(
             ssim=float(scores["ssim"][worst]),
         ),
     }
-    if named is not None and scoring.decoys is not None:
-        found["identification"] = Identification(int(named.sum()), len(named), chance=1 / (len(scoring.decoys) + 1))
+    if named is not None and guessed is not None and scoring.decoys is not None:
+        beside = min(len(scoring.decoys), scoring.among or len(scoring.decoys))
+        blind = int(guessed.sum())
+        found["identification"] = Identification(int(named.sum()), len(named), chance=1 / (beside + 1), blind=blind)
     if scoring.delta is not None:
         found["risk"] = adversarial_risk(scores["mse"], victims.shape, scoring.delta)
     if transformed is not None:

@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 def weigh(result: "Result") -> Verdict:
     """What an audit, or a panel of attacks, says of the updates."""
     tried = [(t.attack, t.result) for t in result.panel if t.result is not None and t.role != "control"]
-    attacks = tried or [(result.settings["attack_name"], result)]
+    attacks = tried or [(result.settings.get("attack_name", "the attack"), result)]
     level = ALPHA / sum(len(list(_claims(found, 1.0))) for _, found in attacks)
     claims = [(name, claim) for name, found in attacks for claim in _claims(found, level)]
     leaking = [(name, claim) for name, claim in claims if claim.leaks]
@@ -83,7 +83,7 @@ def _claims(result: "Result", level: float) -> Iterator[Claim]:
     if one := scores.identification:
         p = _tail(one.hits, one.of, one.chance)
         words = f"{one.hits:,} of {one.of:,} images are told from decoys, where chance is {one.chance:.1%}"
-        yield Claim("identified", one, p, p < level, words)
+        yield Claim("identified", one, p, p < level and one.hits > (one.blind or 0), words)
     if labels := scores.labels:
         p = _tail(labels.hits, labels.of, labels.guess)
         words = f"{labels.hits:,} of {labels.of:,} labels are recovered, where an even guess gets {labels.guess:.1%}"

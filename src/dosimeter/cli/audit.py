@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import auditing, data
+from dosimeter import auditing
 from dosimeter.attacks import AverageRounds
 from dosimeter.auditing import (
     AUTO,
@@ -49,8 +49,7 @@ def run(asked: options.Audit) -> None:
     if asked.dry_run:
         out.print(_plan_panel(task, audit, steps) if steps else _plan(task, audit))
         return
-    others = data.pick_decoys(task.dataset, audit.victims, asked.decoys, seed=asked.seed, split=asked.split)  # type: ignore[arg-type]
-    audit = replace(audit, scoring=scoring_of(asked, others))
+    audit = replace(audit, scoring=scoring_of(asked, task.dataset, audit.victims))  # type: ignore[arg-type]
     name = f"{task.dataset.name}-{Path(asked.model.partition(':')[0]).stem}-{AUTO if steps else audit.attack.name}"
     chosen = asked.out or Path("runs") / name
     made, numbered = made_by(audit, steps=steps) if steps else "", asked.out is None

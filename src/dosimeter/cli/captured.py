@@ -103,11 +103,7 @@ def _scoring(asked: options.Captured, material: Material) -> Scoring:
     """How reconstructions are judged; without the truth only by which SSIM shadows count as read."""
     if material.truth is None:
         return Scoring(threshold=asked.threshold)
-    others = None
-    if material.dataset is not None:
-        beside = material.shadows or material.truth
-        others = data.pick_decoys(material.dataset, beside, asked.decoys, seed=asked.seed, split=asked.split)
-    return scoring_of(asked, others)
+    return scoring_of(asked, material.dataset, material.shadows or material.truth)
 
 
 def load(asked: options.Captured, defense: Defense, step: Step | None) -> Material:

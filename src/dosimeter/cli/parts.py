@@ -13,7 +13,6 @@ import torch
 import typer
 from rich.markup import escape
 from rich.table import Table
-from torch import Tensor
 
 from dosimeter import checks, data, files, fingerprint, metrics, spec, store
 from dosimeter.attacks import Attack, AverageOrders, GuessSteps, searching
@@ -90,10 +89,15 @@ def safe(words: Mapping[str, str], told: object = None) -> str:
     return "-".join(filter(None, (re.sub(r"[^\w.=+-]", "_", shown)[:60], fingerprint.of(told or dict(words))[:6])))
 
 
-def scoring_of(asked: options.Scores, decoys: Tensor | None) -> Scoring:
-    """How images are judged."""
+def scoring_of(asked: Any, dataset: data.Dataset | None, victims: Victims) -> Scoring:
+    """How images are judged; each is told from decoys of its own, drawn from others of the data."""
+    decoys, each = None, asked.decoys
+    if dataset is not None:
+        many = data.pool_of(dataset, each)
+        decoys = data.pick_decoys(dataset, victims, many, seed=asked.seed, split=asked.split)
     lpips, own = load_lpips(asked.lpips), load_metrics(asked.metric)
-    return Scoring(threshold=asked.threshold, decoys=decoys, lpips=lpips, delta=asked.delta, metrics=own)
+    rest = {"delta": asked.delta, "metrics": own, "among": each or None}
+    return Scoring(threshold=asked.threshold, decoys=decoys, lpips=lpips, **rest)
 
 
 def load_metrics(words: list[str] | None) -> tuple[metrics.Metric, ...]:

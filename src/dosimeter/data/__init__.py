@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dosimeter.data.gaussian import GaussianTask
     from dosimeter.data.shares import partition
     from dosimeter.data.sources import SOURCES, Source
-    from dosimeter.data.victims import pick, pick_decoys
+    from dosimeter.data.victims import pick, pick_decoys, pool_of
 else:
     from dosimeter.lazy import importer
 
@@ -37,6 +37,7 @@ __all__ = [
     "partition",
     "pick",
     "pick_decoys",
+    "pool_of",
     "read_batch",
     "read_folder",
     "read_npz",

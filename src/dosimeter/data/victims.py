@@ -13,6 +13,9 @@ from dosimeter.errors import DataError, SettingError
 from dosimeter.rng import numpy_stream
 from dosimeter.types import Victims
 
+POOL, MOST_POOLED = 50, 2**26
+"""How many times as many decoys are held as a victim needs, and how many of their pixel values at most."""
+
 Chosen = Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] | Tensor
 
 
@@ -62,6 +65,12 @@ def pick_decoys(dataset: Dataset, victims: Victims, n: int, *, seed: int, split:
     here = torch.tensor([not name.startswith(others) for name in victims.ids], dtype=torch.bool)
     taken = victims.indices[here].numpy()
     return dataset.images(split, order[~np.isin(order, taken)][:n])
+
+
+def pool_of(dataset: Dataset, each: int) -> int:
+    """How many decoys to hold where each image draws so many of its own (`Scoring.among`), so that few share many."""
+    height, width, channels = dataset.shape
+    return max(each, min(POOL * each, MOST_POOLED // (height * width * channels)))
 
 
 def _drawn(dataset: Dataset, n: int, batch: int, seed: int, split: str) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dosimeter.errors import DataError, SettingError
+from dosimeter.rng import stream
 
 TIE = 1e-6
 """Distances closer than this, relatively, are equal: float32 sums in another order differ by about as much."""
@@ -68,11 +69,13 @@ def percent(share: float, least: int = 0) -> str:
     return texts[0] if share in (0, 1) else next((text for text in texts if 0 < float(text) < 100), texts[-1])
 
 
-def identification(reconstructed: Tensor, originals: Tensor, decoys: Tensor) -> Tensor:
+def identification(reconstructed: Tensor, originals: Tensor, decoys: Tensor, *, among: int | None = None) -> Tensor:
     """Is each reconstruction nearer (MSE) to its own victim than to every decoy? -> (n,) bool. True is success.
 
     reconstructed and originals (n, C, H, W), row by row the same victim; decoys (m, C, H, W), images of the same kind
-    that were not in the update. A guess succeeds with probability 1 / (m + 1). A tie (within `TIE`) is not an
+    that were not in the update. `among`: each image has so many decoys of its own, drawn from all. If all had the same,
+    one that lies near the middle would decide for many victims at once, and their rate would spread far more than that
+    of independent trials. A guess succeeds with probability 1 / (m + 1). A tie (within `TIE`) is not an
     identification, so a decoy that is the victim's double can only make it fail, and neither is a reconstruction with
     values that are not finite. Images are compared as they are: clip first to judge what a viewer would see.
     """
@@ -82,11 +85,14 @@ def identification(reconstructed: Tensor, originals: Tensor, decoys: Tensor) -> 
             "Expected reconstructions and originals (n, C, H, W) and at least one decoy (m, C, H, W), got "
             f"{tuple(reconstructed.shape)}, {tuple(originals.shape)} and {tuple(decoys.shape)}."
         )
-    chunks = torch.split(decoys, max(1, CHUNK // decoys[0].numel()))
+    size = max(1, CHUNK // decoys[0].numel())
     found = torch.zeros(len(originals), dtype=torch.bool, device=originals.device)
     for i, image in enumerate(reconstructed.detach()):
         own = _distances(image, originals[i : i + 1])[0]
-        nearest = torch.stack([_distances(image, chunk).amin() for chunk in chunks]).amin()
+        some = decoys
+        if among is not None and among < len(decoys):
+            some = decoys[torch.randperm(len(decoys), generator=stream(0, "decoys", i))[:among]]
+        nearest = torch.stack([_distances(image, chunk).amin() for chunk in torch.split(some, size)]).amin()
         found[i] = own < nearest * (1 - TIE)  # False for nan and for inf against inf
     return found
 

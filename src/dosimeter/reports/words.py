@@ -216,7 +216,8 @@ def shares(result: Result) -> list[Share]:
         note = "not read, but the client's own step explains the update better: no evidence of privacy"
         found.append(Share("Search fell short", Rate(short, scores.images).text, note))
     if one := scores.identification:
-        note = f"nearer to its victim than to decoys, chance {percent(one.chance)} %"
+        blind = "" if one.blind is None else f", {one.blind:,} without the update"
+        note = f"nearer to its victim than to decoys, chance {percent(one.chance)} %{blind}"
         found.append(Share("Victims identified", one.text, note))
     if made := scores.transformed:
         note = f"of the images that clients trained on, which their defense made; SSIM {number(made.ssim.mean)}"
