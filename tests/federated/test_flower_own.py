@@ -18,6 +18,7 @@ from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Result, Strategy
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dosimeter import clients, defenses, metrics, presets
@@ -338,3 +339,29 @@ def test_the_quickstart_gives_its_images_away(tmp_path: Path, monkeypatch: pytes
     )
     assert "of 3 images read" in done.stdout, done.stdout + done.stderr
     assert not done.stdout.splitlines()[-1].startswith("0 of"), done.stdout
+
+
+def test_clients_that_train_with_the_statistics_of_their_batch_are_audited_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Sigmoid(), nn.Flatten(), nn.Linear(384, 4))
+    model = nn.Sequential(*layers)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    truth, label = images(3)
+    rule = torch.optim.SGD(model.train().parameters(), lr=RATE)
+    torch.autograd.backward(nn.functional.cross_entropy(model(truth), label))
+    rule.step()
+    place = tmp_path / "round-1"
+    place.mkdir()
+    save_file(before, place / "before.safetensors")
+    save_file(model.state_dict(), place / "node-5.safetensors")
+    replies = [{"node": 5, "files": ["node-5.safetensors"], "examples": count, "metrics": {}} for count in (1, 100)]
+    (place / "round.json").write_text(json.dumps({"round": 1, "replies": replies}))
+    attack = presets.inverting_gradients(steps=150, tv=0.0, labels="idlg", distance="l2", signed=False)
+    seen, blind = (
+        audit_kept(tmp_path, model, attack=attack, shape=(1, 8, 8), lr=RATE, batch_norm=how)[0].found.images[0]
+        for how in (None, "running")
+    )
+    assert float(metrics.mse(seen, truth)) < 0.3 * float(metrics.mse(blind, truth))
+    assert warned(caplog, "1 of 2 updates hold more than 16 images") == 2

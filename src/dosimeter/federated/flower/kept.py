@@ -20,7 +20,7 @@ from dosimeter.attacks import Attack
 from dosimeter.auditing import Capture, reconstruct
 from dosimeter.errors import DataError, UpdateError
 from dosimeter.federated.flower.keep import BEFORE, ROUND
-from dosimeter.types import Gradient, Reconstruction, Shape
+from dosimeter.types import BatchNorm, Gradient, Reconstruction, Shape
 
 
 class Kept(NamedTuple):
@@ -44,6 +44,12 @@ class Kept(NamedTuple):
         before, after = _named(self.before, model), _named(self.after, model)
         names = [name for name, p in model.named_parameters() if p.requires_grad]
         return {name: (before[name] - after[name]) / lr for name in names}
+
+    def batch_norm(self, model: nn.Module) -> BatchNorm:
+        """Whose statistics the client's batch norms used: where they were its batch's, running ones have moved."""
+        before, after = _named(self.before, model), _named(self.after, model)
+        moved = [name for name in before if name.endswith("running_mean") and not before[name].equal(after[name])]
+        return "batch" if moved else "running"
 
 
 def read_kept(folder: str | Path) -> Iterator[Kept]:
@@ -83,6 +89,7 @@ def audit_kept(
     rounds: tuple[int, ...] = (),
     most: int = 16,
     batch: int | None = None,
+    batch_norm: BatchNorm | None = None,
     **more: Any,
 ) -> list[Attacked]:
     """Attack every update that a server kept, with nothing known of the truth.
@@ -96,20 +103,24 @@ def audit_kept(
         rounds: only these, counted from 1; all by default.
         most: clients with more images than this are left out.
         batch: images behind every update; by default as many as its client says.
+        batch_norm: how clients ran batch norm, as in `reconstruct`; by default what their running statistics show.
         more: further arguments of `reconstruct`, such as `step` for clients that trained for more than one step.
     """
 
     def work(kept: Kept) -> Attacked | UpdateError:
         try:
             capture = Capture(kept.update(model, lr), shape, batch or kept.examples or 1)
-            found = reconstruct(kept.model(model), capture, attack=attack, **more)
+            norm = batch_norm or kept.batch_norm(model)
+            found = reconstruct(kept.model(model), capture, attack=attack, batch_norm=norm, **more)
         except UpdateError as reason:
             return reason
         return Attacked(kept, found)
 
-    wanted = [
-        kept for kept in read_kept(folder) if (not rounds or kept.round in rounds) and (kept.examples or 1) <= most
-    ]
+    asked = [kept for kept in read_kept(folder) if not rounds or kept.round in rounds]
+    wanted = [kept for kept in asked if (batch or kept.examples or 1) <= most]
+    if len(wanted) < len(asked):
+        said = "%s of %s updates hold more than %s images and are left out, which says nothing of them; raise `most`"
+        log(WARNING, said, len(asked) - len(wanted), len(asked), most)
     # Side by side on one thread each: a second thread in one small search mostly waits.
     tried = engine.threads.run(work, wanted, workers=os.cpu_count() or 1, stop=threading.Event())
     found = [each for each in tried if isinstance(each, Attacked)]
