@@ -18,8 +18,8 @@ from dosimeter.attacks import AverageRounds, LeaveOut, RecoverKey, Search
 from dosimeter.attacks.search import degraded, likelihoods, treatments
 from dosimeter.auditing import Audit, Contender, audit_panel, conclude
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.panel import contenders
 from dosimeter.auditing.panel.channels import channel_of
+from dosimeter.auditing.panel.contenders import contenders
 from dosimeter.auditing.panel.panel import Revealed, strongest, verdict
 from dosimeter.channel import Channel, Hides
 from dosimeter.cli import app

@@ -117,7 +117,7 @@ def test_a_search_takes_the_mean_over_its_draws_for_every_image_of_a_batch(draws
     target = make(Precode(k=3, beta=0.5))
     images, labels = torch.rand(2, 2, *SHAPE), torch.tensor([[0, 1], [2, 3]])
     seen = observe(target, images, labels)
-    run = _Run(Search(stop=Stop(steps=1), secrets=treatments.Resampled(draws=draws)), target, seen, 0)
+    run = _Run(Search(stop=Stop(steps=1), secrets=treatments.Resampled(draws=draws)), target, seen, 0, range(1))
     state = run._begin()
     drawn = run._draws(state.row)
     assert {name: tuple(value.shape) for name, value in drawn.secrets.items()} == dict.fromkeys(
