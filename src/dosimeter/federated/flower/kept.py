@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dosimeter import engine
 from dosimeter.attacks import Attack
 from dosimeter.auditing import Capture, reconstruct
-from dosimeter.errors import DataError, UpdateError
+from dosimeter.errors import DataError, ModelError, UpdateError
 from dosimeter.federated.flower.keep import BEFORE, ROUND
 from dosimeter.types import BatchNorm, Gradient, Reconstruction, Shape
 
@@ -111,7 +111,12 @@ def audit_kept(
         try:
             capture = Capture(kept.update(model, lr), shape, batch or kept.examples or 1)
             norm = batch_norm or kept.batch_norm(model)
-            found = reconstruct(kept.model(model), capture, attack=attack, batch_norm=norm, **more)
+            try:
+                found = reconstruct(kept.model(model), capture, attack=attack, batch_norm=norm, **more)
+            except ModelError:
+                if batch_norm or norm == "running":
+                    raise  # else no client can have trained so, whatever became of its statistics
+                found = reconstruct(kept.model(model), capture, attack=attack, **more)
         except UpdateError as reason:
             return reason
         return Attacked(kept, found)
