@@ -75,3 +75,12 @@ def test_a_gate_asks_for_as_many_victims_as_it_needs(limit: float) -> None:
     gate.check({"read": limit}, needed + 1)
     with pytest.raises(SettingError):
         gate.check({"read": limit}, max(1, needed - 2))
+
+
+def test_a_search_that_fell_short_lets_no_gate_pass_because_something_else_leaks(short: Result) -> None:
+    labels = Labels(300, 300, guess=0.1, updates=Rate(300, 300))
+    leaking = replace(short, scores=replace(short.scores, labels=labels))
+    assert weigh(leaking).kind is Kind.LEAKS
+    assert gate.judge(leaking, gate.limits("read=0.6")).code == gate.INCONCLUSIVE
+    assert gate.judge(leaking, gate.limits("0.6")).code == gate.FAILS
+    assert gate.judge(leaking, gate.limits("1")).code == gate.PASSES

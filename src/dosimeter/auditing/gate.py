@@ -5,14 +5,16 @@ from typing import NamedTuple
 
 from dosimeter import checks
 from dosimeter.auditing.result import Result
-from dosimeter.auditing.verdict import Kind, weigh
+from dosimeter.auditing.verdict import weigh
 from dosimeter.errors import SettingError, unknown
-from dosimeter.metrics import Rate, wilson
+from dosimeter.metrics import wilson
 
 PASSES, FAILS, INCONCLUSIVE = 0, 1, 3
 """Exit codes; 2 is for what was asked for wrongly."""
 
-RATES = ("read", "identified", "labels", "certain", "transformed")
+RATES = ("read", "identified", "labels", "certain", "transformed", "nearer")
+BY_CHANCE = ("identified", "labels", "nearer")
+"""Rates that are not 0 where nothing leaks; whether they are more is for a test to say."""
 
 
 class Gate(NamedTuple):
@@ -58,16 +60,11 @@ def judge(result: Result, asked: dict[str, float]) -> Gate:
         for claim in verdict.claims:
             if claim.name == name and claim.leaks and claim.rate.rate > limit:
                 return Gate(FAILS, f"Fails: {claim.words}, more than the {limit:.1%} that were allowed.")
-    if verdict.kind is Kind.INCONCLUSIVE:
-        return Gate(INCONCLUSIVE, f"Inconclusive: {verdict.sentence}")
+    if verdict.doubt and min(asked.values()) < 1:  # whatever else leaks, of the rest it cannot be told
+        return Gate(INCONCLUSIVE, f"Inconclusive: The audit cannot tell: {verdict.doubt}.")
     for name, limit in asked.items():
         for claim in verdict.claims:
-            if claim.name == name and limit < 1 and claim.rate.high > limit and not _by_chance(name, claim.rate):
+            if claim.name == name and limit < 1 and claim.rate.high > limit and name not in BY_CHANCE:
                 said = f"up to {claim.rate.high:.1%} may be {name}, with {claim.rate.hits:,} of {claim.rate.of:,}"
                 return Gate(INCONCLUSIVE, f"Inconclusive: {said}; use more victims to show less than {limit:.1%}.")
     return Gate(PASSES, f"Passes: {verdict.sentence}")
-
-
-def _by_chance(name: str, rate: Rate) -> bool:
-    """Rates that are not 0 where nothing leaks, and whose test said that nothing does."""
-    return name in ("identified", "labels")

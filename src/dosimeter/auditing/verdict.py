@@ -43,6 +43,7 @@ class Verdict(NamedTuple):
     kind: Kind
     sentence: str
     claims: tuple[Claim, ...]
+    doubt: str = ""  # why it would be no evidence if nothing leaked
 
 
 def weigh(result: "Result") -> Verdict:
@@ -52,14 +53,14 @@ def weigh(result: "Result") -> Verdict:
     level = ALPHA / sum(len(list(_claims(found, 1.0))) for _, found in attacks)
     claims = [(name, claim) for name, found in attacks for claim in _claims(found, level)]
     leaking = [(name, claim) for name, claim in claims if claim.leaks]
-    flat = tuple(claim for _, claim in claims)
+    flat, doubt = tuple(claim for _, claim in claims), _doubt(result, [found for _, found in attacks])
     if leaking:
         order = ("certain", "read", "transformed", "identified", "labels", "nearer")
         name, worst = min(leaking, key=lambda each: (order.index(each[1].name), -each[1].rate.rate))
         by = f" by {name}" if len(attacks) > 1 else ""
-        return Verdict(Kind.LEAKS, f"The updates leak: {worst.words}{by}.", flat)
-    if why := _doubt(result, [found for _, found in attacks]):
-        return Verdict(Kind.INCONCLUSIVE, f"The audit cannot tell: {why}.", flat)
+        return Verdict(Kind.LEAKS, f"The updates leak: {worst.words}{by}.", flat, doubt)
+    if doubt:
+        return Verdict(Kind.INCONCLUSIVE, f"The audit cannot tell: {doubt}.", flat, doubt)
     seen = f"by {len(attacks)} attacks" if len(attacks) > 1 else f"by {attacks[0][0]}"
     words = f"No leak was shown {seen}; what was found explains the updates of all {len(result.records):,} images."
     return Verdict(Kind.NOT_SHOWN, words, flat)
