@@ -3,7 +3,8 @@
     run.json                     program, format, status, times and machine; what a rerun does not repeat
     records.json                 settings, threat model, scores and one record an image; the same in every rerun
     reconstructions.safetensors  images, baseline, originals (V, B, C, H, W) in [0, 1]; curve (V, T), curve_steps (T,)
-    images/                      victim-000-0-original.png and victim-000-0-reconstruction.png for every image
+    images/                      victim-000-0-original.png and victim-000-0-reconstruction.png for every image, and
+                                 victim-000-0-transformed.png where the client trained on another
     run.toml                     the options, for `dosimeter audit --config`
     report.html                  the page for people, by `dosimeter.reports`
     gate.json, .junit.xml, ...   what a gate said, for pipelines, by `dosimeter.reports.pipelines`
@@ -47,7 +48,7 @@ RUN, RECORDS, TENSORS, IMAGES = "run.json", "records.json", "reconstructions.saf
 _FOLDERS = re.compile(r"(attacks/[^/]+/)?images|attacks(/[^/]+)?")
 _FILES = re.compile(
     r"(attacks/[^/]+/)?(run\.json|run\.toml|records\.json|reconstructions\.safetensors|report\.html|\.report\.html\.\d+"
-    r"|images/victim-\d+-\d+-(original|reconstruction)\.png)|gate\.(json|junit\.xml|sarif|md)"
+    r"|images/victim-\d+-\d+-(original|transformed|reconstruction)\.png)|gate\.(json|junit\.xml|sarif|md)"
 )
 """All that a run may consist of; the hidden page is what a process leaves that was killed while it wrote one."""
 
@@ -286,7 +287,10 @@ def _write_images(result: Outcome, folder: Path) -> None:
     try:
         rmtree(folder, ignore_errors=True)  # of a run that goes on
         folder.mkdir(parents=True)
-        for kind, batches in (("original", result.originals), ("reconstruction", result.images)):
+        judged = result.judged if isinstance(result, Captured) else result
+        made = None if judged is None else judged.transformed
+        kinds = {"original": result.originals, "transformed": made, "reconstruction": result.images}
+        for kind, batches in kinds.items():
             for v, images in enumerate(() if batches is None else batches):
                 for b, image in enumerate(images):
                     picture(image).save(folder / f"victim-{v:03d}-{b}-{kind}.png")

@@ -69,10 +69,12 @@ class Victims(NamedTuple):
     labels: Tensor  # (V, B) classes, or (V, B, ...) targets of the user's own loss
     indices: Tensor  # (V, B) places in the data set
     ids: tuple[str, ...]
+    trained_on: Tensor | None = None  # (V, B, C, H, W) what a defense made of the images, where an auditor knows it
 
     def take(self, where: slice) -> "Victims":
         """The victims in a slice; each keeps its id, so it meets the same random numbers there."""
-        return Victims(self.images[where], self.labels[where], self.indices[where], self.ids[where])
+        made = None if self.trained_on is None else self.trained_on[where]
+        return Victims(self.images[where], self.labels[where], self.indices[where], self.ids[where], made)
 
     @property
     def shape(self) -> Shape:

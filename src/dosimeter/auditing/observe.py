@@ -36,6 +36,15 @@ def trained_on(client: Client, victims: Victims) -> Tensor:
     return images
 
 
+def changed(client: Client, images: Tensor, victims: Victims) -> Tensor:
+    """Other images (m, C, H, W) as clients would have trained on them, in batches of the victims' size."""
+    made = []
+    for at, batch in enumerate(torch.split(images, victims.batch)):
+        labels = torch.zeros_like(victims.labels[0, : len(batch)])
+        made.append(client.defense.on_batch(batch, labels, rng.stream(client.seed, "batch", "decoys", at))[0])
+    return torch.cat(made)
+
+
 def like(labels: Tensor, target: Target) -> Tensor:
     """Labels on the target's device; targets that are not classes also in its precision."""
     return labels.to(target.mean) if labels.is_floating_point() else labels.to(target.mean.device)

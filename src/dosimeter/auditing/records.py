@@ -11,6 +11,16 @@ COMPLETE, INTERRUPTED = "complete", "interrupted"
 
 
 @dataclass(frozen=True, kw_only=True)
+class AsTrained:
+    """One reconstruction against the image that the client trained on, which its defense made of the original."""
+
+    scores: dict[str, float]
+    read: bool
+    identified: bool | None = None  # among decoys that the defense changed likewise
+    baseline: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageRecord:
     """One image's result. In JSON its scores stand among the rest, by their names."""
 
@@ -21,8 +31,9 @@ class ImageRecord:
     label_used: Any = None  # that the attack recovered; None where the update does not tell it
     labels_right: int | None = None  # of this victim's batch; None where labels were granted
     scores: dict[str, float] = field(default_factory=dict)
-    read: bool | None = None
+    read: bool | None = None  # as it was, or as the client trained on it
     identified: bool | None = None  # whether it was told from decoys
+    transformed: AsTrained | None = None  # where the client trained on another image
     baseline: dict[str, float] | None = None  # scores without the update
     determined: dict[str, float] | None = None  # {layer, or image: share of its input that was solved for}
     guessed_steps: int | None = None
@@ -33,6 +44,22 @@ class ImageRecord:
     stopped: str
     truth: float | None = None  # the matching loss of the clients' own step, for an auditor who knows it
     explained: str | None = None  # whether what was found explains the update as well as that does; see `evidence`
+
+    @property
+    def nearest(self) -> dict[str, float]:
+        """Scores against what the client trained on where that is nearer, by SSIM, and else against the original."""
+        made = self.transformed
+        return self.scores if made is None or made.scores["ssim"] <= self.scores["ssim"] else made.scores
+
+    @property
+    def ssim(self) -> float:
+        return self.nearest["ssim"]
+
+    @property
+    def blind_ssim(self) -> float:
+        """The same without the update."""
+        floors = (self.baseline, self.transformed and self.transformed.baseline)
+        return max((each["ssim"] for each in floors if each), default=0.0)
 
     @property
     def evidence(self) -> str | None:
@@ -60,10 +87,11 @@ class ImageRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Success(Rate):
-    """Images that count as read."""
+    """Images that count as read, as they were or as clients trained on them."""
 
     threshold: float
     score: str = "ssim"
+    originals: int | None = None  # of these as they were, where clients trained on others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +119,14 @@ class Labels(Rate):
 
 @dataclass(frozen=True, kw_only=True)
 class Transformed(Rate):
-    """Images that clients trained on, where a defense made them of others."""
+    """How many of the images that clients trained on are read, where a defense made them of others."""
 
-    ssim: Score
-    psnr: Score
+    scores: dict[str, Score]
+    baseline: dict[str, Score]
+    identification: Identification | None = None  # among decoys that the defense changed likewise
+
+    def __getitem__(self, name: str) -> Score:
+        return self.scores[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +163,12 @@ class Summary:
 
     def __getitem__(self, name: str) -> Score:
         return self.scores[name]
+
+    @property
+    def nearest(self) -> "Summary | Transformed":
+        """The scores against what clients trained on where these are nearer, by SSIM, than those against originals."""
+        made = self.transformed
+        return self if made is None or made["ssim"].mean <= self["ssim"].mean else made
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from dosimeter import plain, types
 from dosimeter.auditing.records import COMPLETE, Finding, ImageRecord, Summary
 from dosimeter.auditing.verdict import weigh
+from dosimeter.metrics import Rate
 from dosimeter.types import Curve, ThreatModel, Victims
 
 Role = Literal["published", "adaptive", "control"]
@@ -98,6 +99,9 @@ class Result(Found):
             if one := scores.scores.get(key):
                 blind = scores.baseline[key].mean
                 lines.append(f"  {key.upper():5} {one.mean:.3f} +- {one.std:.3f}, without the update {blind:.3f}")
+                if made := scores.transformed:
+                    one, blind = made[key], made.baseline[key].mean
+                    lines.append(f"        {one.mean:.3f} +- {one.std:.3f} with what clients trained on, {blind:.3f}")
         if found := scores.identification:
             lines.append(f"  identified: {found.text}, chance {found.chance:.1%}")
         if labels := scores.labels:
@@ -133,6 +137,8 @@ class Trial:
         scores = self.result.scores
         row |= {"unmeasured": scores.unmeasured, "success": plain.of(scores.success), "ssim": scores["ssim"].mean}
         row |= {"psnr": scores["psnr"].mean, "worst": plain.of(scores.worst)}
+        if made := scores.transformed:
+            row["transformed"] = plain.of(Rate(made.hits, made.of)) | {key: made[key].mean for key in ("ssim", "psnr")}
         return row | ({"recovered": plain.of(scores.recovered)} if scores.recovered else {})
 
 

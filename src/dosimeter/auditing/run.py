@@ -1,13 +1,14 @@
 """The audit itself: check everything, then step, attack and judge."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from dosimeter import engine
 from dosimeter.auditing.job import Job
-from dosimeter.auditing.observe import trained_on
+from dosimeter.auditing.observe import changed, trained_on
 from dosimeter.auditing.result import Interrupted, Result, environment
 from dosimeter.auditing.score import judge
 from dosimeter.auditing.setting import Audit
@@ -29,12 +30,14 @@ def perform(audit: Audit, *, place: Place | None = None) -> Result:
     seconds = time.perf_counter() - began
     reached = victims.take(slice(len(found.stopped)))
     made, std = trained_on(job.client, reached), job.client.target.std.cpu()
-    other = None if torch.equal(made, reached.images) else made
+    other, scoring = None if torch.equal(made, reached.images) else made, audit.scoring
+    if other is not None and scoring.decoys is not None:
+        scoring = replace(scoring, changed=changed(job.client, scoring.decoys, reached))
     verdict = judge(
         reached,
         found,
         blind,
-        audit.scoring,
+        scoring,
         std=std,
         trained=job.trained,
         classes=job.classes,

@@ -13,6 +13,7 @@ from dosimeter import checks, metrics
 from dosimeter.attacks.labels import usable
 from dosimeter.auditing.evidence import explained
 from dosimeter.auditing.records import (
+    AsTrained,
     Identification,
     ImageRecord,
     Labels,
@@ -41,6 +42,7 @@ class Scoring:
     delta: float | None = None  # distance from the truth beyond which an adversary has missed it (Bayes, Sec. 4)
     metrics: Sequence[Metric] = ()  # scores of the user's own, which then stand in records, tables and pages
     among: int | None = None  # decoys that each image has of its own, drawn from all; all of them by default
+    changed: Tensor | None = None  # (m, C, H, W) the decoys as a defense changes them, where it changes images
 
     def __post_init__(self) -> None:
         names = Counter(metric.name for metric in self.scored(torch.ones(1, 1, 1)))
@@ -84,17 +86,28 @@ class _Measured(NamedTuple):
     read: Tensor
     named: Tensor | None  # whether it was told from the decoys
     guessed: Tensor | None  # the same without the update
+    made: "_Measured | None" = None  # against what clients trained on, where their defense made it
+
+    @property
+    def either(self) -> Tensor:
+        """Whether an image is read as it was or as the client trained on it."""
+        return self.read if self.made is None else self.read | self.made.read
+
+    def of(self, i: int, before: ImageRecord | AsTrained | None) -> dict[str, Any]:
+        """The i-th image's scores, with those that it had before."""
+        had = before or AsTrained(scores={}, read=False)
+        floor = {key: float(self.floor[key][i]) for key in self.floor if key not in BESIDE}
+        return {
+            "scores": had.scores | {key: float(values[i]) for key, values in self.scores.items()},
+            "read": bool(self.read[i]),
+            "identified": had.identified if self.named is None else bool(self.named[i]),
+            "baseline": (had.baseline or {}) | floor,
+        }
 
     def record(self, record: ImageRecord, i: int) -> ImageRecord:
-        """The i-th image's, with scores that it had before."""
-        return replace(
-            record,
-            scores=record.scores | {key: float(values[i]) for key, values in self.scores.items()},
-            read=bool(self.read[i]),
-            identified=record.identified if self.named is None else bool(self.named[i]),
-            baseline=(record.baseline or {})
-            | {key: float(self.floor[key][i]) for key in self.floor if key not in BESIDE},
-        )
+        """The i-th image's."""
+        made = self.made and AsTrained(**self.made.of(i, record.transformed))
+        return replace(record, **self.of(i, record) | {"read": bool(self.either[i]), "transformed": made})
 
 
 def judge(
@@ -118,9 +131,9 @@ def judge(
         transformed: (V, B, C, H, W) what clients trained on, where their defense made other images of the victims'.
         truth: (V,) the matching loss of the clients' own steps.
     """
-    order = metrics.match_batches(found.images, victims.images)  # (V, B)
+    order = metrics.match_batches(found.images, victims.images, transformed)  # (V, B)
     raw = _arrange(found.images, order)
-    floor = _arrange(blind.images, metrics.match_batches(blind.images, victims.images))
+    floor = _arrange(blind.images, metrics.match_batches(blind.images, victims.images, transformed))
     used, right = None, None
     if classes is not None and found.labels is not None:
         used, right = _labels(found, victims.labels, order)
@@ -140,7 +153,7 @@ def judge(
         for v in range(len(victims.ids))
         for b in range(victims.batch)
     ]
-    measured = _measure(victims.images, raw, floor, scoring, std)
+    measured = _measure(victims.images, raw, floor, scoring, std, transformed)
     known: dict[str, Any] = {"unmeasured": unmeasured(found), "steps": metrics.summarise(found.steps.double())}
     if right is not None and classes is not None:
         guess = float(metrics.even_guess(victims.labels, classes).mean())
@@ -150,7 +163,7 @@ def judge(
         known |= _solved(found)
     if found.trained:
         known["trained"] = _rate(torch.tensor([guess == trained for guess in found.trained]))
-    known |= _counted(victims, raw, measured, scoring, transformed)
+    known |= _counted(victims, measured, scoring)
     records = [measured.record(record, i) for i, record in enumerate(records)]
     return Verdict(records, Summary(**known, evidence=_evidence(records)), raw, floor)
 
@@ -159,10 +172,13 @@ def rescore(result: Result, scoring: Scoring) -> Result:
     """The same images by another scoring: what an audit with it would say, beside scores that were there before."""
     if result.std is None:
         raise SettingError("This run was written by an older version, which kept too little for it; repeat the audit.")
-    measured = _measure(result.victims.images, result.raw, result.raw_baseline, scoring, result.std)
-    counted = _counted(result.victims, result.raw, measured, scoring, result.transformed)
+    measured = _measure(result.victims.images, result.raw, result.raw_baseline, scoring, result.std, result.transformed)
+    counted = _counted(result.victims, measured, scoring)
     for key in ("scores", "baseline"):
         counted[key] = getattr(result.scores, key) | counted[key]
+    if (had := result.scores.transformed) and (made := counted["transformed"]):
+        told = {key: getattr(had, key) | getattr(made, key) for key in ("scores", "baseline")}
+        counted["transformed"] = replace(made, **told, identification=made.identification or had.identification)
     networks = [name for key, name in (("lpips", "AlexNet"), ("lpips_vgg", "VGG-16")) if key in counted["scores"]]
     before, now = result.settings, scoring.settings() | {"lpips": ", ".join(networks) or None}
     if own := before.get("metrics", {}) | now.get("metrics", {}):
@@ -181,8 +197,10 @@ def _evidence(records: Sequence[ImageRecord]) -> dict[str, int]:
     return dict(Counter(record.evidence for record in records if record.evidence and record.explained))
 
 
-def _measure(truth: Tensor, raw: Tensor, floor: Tensor, scoring: Scoring, std: Tensor) -> _Measured:
-    """All scores of images (V, B, C, H, W) that lie beside their truth."""
+def _measure(
+    truth: Tensor, raw: Tensor, floor: Tensor, scoring: Scoring, std: Tensor, transformed: Tensor | None = None
+) -> _Measured:
+    """All scores of images (V, B, C, H, W) that lie beside their truth, and beside what clients trained on."""
     # Scores clip for themselves; their min-max variants want the images as the attack left them.
     metrics_, flat = scoring.scored(std), truth.flatten(0, 1)
     scores, blind = (metrics.score_images(images.flatten(0, 1), flat, metrics_) for images in (raw, floor))
@@ -193,45 +211,47 @@ def _measure(truth: Tensor, raw: Tensor, floor: Tensor, scoring: Scoring, std: T
             metrics.identification(clipped(images).flatten(0, 1), flat, decoys, among=scoring.among)
             for images in (raw, floor)
         )
-    return _Measured(scores, blind, scores["ssim"] >= scoring.threshold, named, guessed)
+    made = None
+    if transformed is not None:
+        made = _measure(transformed, raw, floor, replace(scoring, decoys=scoring.changed, changed=None), std)
+    return _Measured(scores, blind, scores["ssim"] >= scoring.threshold, named, guessed, made)
 
 
-def _counted(
-    victims: Victims, raw: Tensor, measured: _Measured, scoring: Scoring, transformed: Tensor | None
-) -> dict[str, Any]:
+def _counted(victims: Victims, measured: _Measured, scoring: Scoring) -> dict[str, Any]:
     """What the scoring decides of a summary."""
-    scores, floor, read, named, guessed = measured
-    worst = int(scores["ssim"].argmax())
+    scores, read, made = measured.scores, measured.either, measured.made
+    ssim = scores["ssim"] if made is None else torch.maximum(scores["ssim"], made.scores["ssim"])
+    worst, originals = int(ssim.argmax()), None if made is None else int(measured.read.sum())
     found: dict[str, Any] = {
         "images": len(read),
-        "scores": {key: metrics.summarise(values) for key, values in scores.items()},
-        "baseline": {key: metrics.summarise(values) for key, values in floor.items()},
-        "success": Success(int(read.sum()), len(read), threshold=scoring.threshold),
+        "success": Success(int(read.sum()), len(read), threshold=scoring.threshold, originals=originals),
         "worst": Worst(
             victim=worst // victims.batch,
             image=worst % victims.batch,
             index=int(victims.indices.flatten()[worst]),
-            ssim=float(scores["ssim"][worst]),
+            ssim=float(ssim[worst]),
         ),
+        **_summed(measured, scoring.decoys, scoring.among),
     }
-    if named is not None and guessed is not None and scoring.decoys is not None:
-        beside = min(len(scoring.decoys), scoring.among or len(scoring.decoys))
-        blind = int(guessed.sum())
-        found["identification"] = Identification(int(named.sum()), len(named), chance=1 / (beside + 1), blind=blind)
     if scoring.delta is not None:
         found["risk"] = adversarial_risk(scores["mse"], victims.shape, scoring.delta)
-    if transformed is not None:
-        found["transformed"] = _beside(raw, transformed, scoring.threshold)
+    if made is not None:
+        hits = int(made.read.sum())
+        found["transformed"] = Transformed(hits, len(read), **_summed(made, scoring.changed, scoring.among))
     return found
 
 
-def _beside(found: Tensor, seen: Tensor, threshold: float) -> Transformed:
-    """Scores against the images that clients trained on, (V, B, C, H, W) twice."""
-    order = metrics.match_batches(found, seen)
-    scores = metrics.score_images(_arrange(found, order).flatten(0, 1), seen.flatten(0, 1))
-    read = scores["ssim"] >= threshold
-    ssim, psnr = (metrics.summarise(scores[key]) for key in ("ssim", "psnr"))
-    return Transformed(int(read.sum()), len(read), ssim=ssim, psnr=psnr)
+def _summed(measured: _Measured, decoys: Tensor | None, among: int | None) -> dict[str, Any]:
+    """Scores over all images, and how many are told from decoys."""
+    found: dict[str, Any] = {
+        name: {key: metrics.summarise(values) for key, values in each.items()}
+        for name, each in (("scores", measured.scores), ("baseline", measured.floor))
+    }
+    if measured.named is not None and measured.guessed is not None and decoys is not None:
+        chance, blind = 1 / (min(len(decoys), among or len(decoys)) + 1), int(measured.guessed.sum())
+        hits = int(measured.named.sum())
+        found["identification"] = Identification(hits, len(measured.named), chance=chance, blind=blind)
+    return found
 
 
 def _arrange(images: Tensor, order: Tensor) -> Tensor:

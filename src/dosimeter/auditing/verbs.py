@@ -116,6 +116,7 @@ def captured(
         shadows: batches of images of your own, as large as the update's. Updates are made of them in the same way and
             attacked in the same way, to learn how often a match like this one's goes with an image that is read.
         truth: the batch behind the update, one victim; it is used for scores only, the attack never sees it.
+            Its `trained_on` is what the client trained on, where a defense made that of the truth.
         loss, seed, resources, scoring: as in `audit`.
     """
     whole = Audit(

@@ -11,6 +11,7 @@ from math import exp, lgamma, log, log1p
 from typing import TYPE_CHECKING, NamedTuple
 
 from dosimeter.auditing.evidence import Evidence
+from dosimeter.auditing.records import AsTrained, Identification, ImageRecord
 from dosimeter.metrics import Rate
 
 if TYPE_CHECKING:
@@ -68,23 +69,20 @@ def weigh(result: "Result") -> Verdict:
 
 def _claims(result: "Result", level: float) -> Iterator[Claim]:
     scores, records = result.scores, result.records
-    blind = [(r.baseline or {}).get("ssim", 0.0) >= scores.success.threshold for r in records]
+    blind = [r.blind_ssim >= scores.success.threshold for r in records]
     gained = sum(bool(r.read) and not b for r, b in zip(records, blind, strict=True))
     lost = sum(not r.read and b for r, b in zip(records, blind, strict=True))
     p = _sign(gained, lost)
     words = f"{gained:,} of {len(records):,} images are read that the attack does not read without the update"
     yield Claim("read", Rate(gained, len(records)), p, gained > 0 and (not lost or p < level), words)
-    for key, least in SHOWS.items():
-        pairs = [(r.scores[key], r.baseline[key]) for r in records if r.baseline and key in r.baseline]
-        if pairs:
-            yield _nearer(key, pairs, least, level)
+    yield from _close("their originals", scores.identification, records, level)
     if made := scores.transformed:
-        words = f"{made.hits:,} of {made.of:,} images that clients trained on are read, which their defense made"
-        yield Claim("transformed", made, 0.0, made.hits > 0, words)
-    if one := scores.identification:
-        p = _tail(one.hits, one.of, one.chance)
-        words = f"{one.hits:,} of {one.of:,} images are told from decoys, where chance is {one.chance:.1%}"
-        yield Claim("identified", one, p, p < level and one.hits > (one.blind or 0), words)
+        trained = [r.transformed for r in records if r.transformed is not None]
+        blind = [r.baseline["ssim"] >= scores.success.threshold for r in trained]
+        gained = sum(r.read and not b for r, b in zip(trained, blind, strict=True))
+        words = f"{gained:,} of {made.of:,} images that clients trained on are read, which their defense made"
+        yield Claim("transformed", Rate(gained, made.of), 0.0, gained > 0, words)
+        yield from _close("what clients trained on", made.identification, trained, level)
     if labels := scores.labels:
         p = _tail(labels.hits, labels.of, labels.guess)
         words = f"{labels.hits:,} of {labels.of:,} labels are recovered, where an even guess gets {labels.guess:.1%}"
@@ -94,12 +92,26 @@ def _claims(result: "Result", level: float) -> Iterator[Claim]:
         yield Claim("certain", certain, 0.0, certain.hits > 0, words)
 
 
-def _nearer(key: str, pairs: Sequence[tuple[float, float]], least: float, level: float) -> Claim:
-    """Whether images are nearer to their originals than those without the update, by a score of which `least` shows."""
+def _close(
+    what: str, told: Identification | None, records: Sequence[ImageRecord | AsTrained], level: float
+) -> Iterator[Claim]:
+    """Whether what was found is nearer to `what` than without the update, and is told from decoys by it."""
+    for key, least in SHOWS.items():
+        pairs = [(r.scores[key], r.baseline[key]) for r in records if r.baseline and key in r.baseline]
+        if pairs:
+            yield _nearer(key, what, pairs, least, level)
+    if told is not None:
+        p = _tail(told.hits, told.of, told.chance)
+        words = f"{told.hits:,} of {told.of:,} images are told from decoys, where chance is {told.chance:.1%}"
+        yield Claim("identified", told, p, p < level and told.hits > (told.blind or 0), words)
+
+
+def _nearer(key: str, what: str, pairs: Sequence[tuple[float, float]], least: float, level: float) -> Claim:
+    """Whether images are nearer to `what` than those without the update, by a score of which `least` shows."""
     gains = sorted((with_ - without) * (1 if least > 0 else -1) for with_, without in pairs)
     better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
     p, median = _sign(better, worse), gains[len(gains) // 2]
-    words = f"{better:,} of {len(gains):,} images are nearer to their originals ({key.upper()}) than without the update"
+    words = f"{better:,} of {len(gains):,} images are nearer to {what} ({key.upper()}) than without the update"
     return Claim("nearer", Rate(better, len(gains)), p, p < level and median > abs(least), words)
 
 

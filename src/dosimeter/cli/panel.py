@@ -48,6 +48,6 @@ def run_panel(audit: Audit, place: Path, *, steps: int, made: str) -> Result | N
 
 def _said(name: str, result: Result, known: bool) -> str:
     """One line of an attack among others."""
-    read, mean = result.scores.success.text, result.scores["ssim"].mean
+    read, mean = result.scores.success.text, result.scores.nearest["ssim"].mean
     before = "kept from before, " if known else ""
     return f"{name}: {before}{read} read, SSIM {mean:.3f}. {result.unmeasured}".strip()

@@ -147,7 +147,7 @@ def _cells(balance: Balance) -> list[str]:
     return [
         balance.defense,
         f"{100 * balance.accuracy:.2f}{spread} %",
-        f"{balance.ssim:.3f}",
+        f"{balance.ssim:.3f}" + ("" if balance.originals is None else f" ({balance.originals:.3f} originals)"),
         f"{balance.success['hits']} of {balance.success['of']}",
         balance.attack,
         f"+{balance.added:.1%}",

@@ -167,7 +167,7 @@ def _leaks(points: list[Point]) -> Table:
             str(point["round"]),
             point["server"],
             point["success"]["text"],
-            f"{point['ssim']:.3f}",
+            f"{point['ssim']:.3f}" + (f" ({point['originals']['ssim']:.3f} originals)" if "originals" in point else ""),
             f"{point['blind_ssim']:.3f}",
             f"{point['psnr']:.2f}",
             f"{point['accuracy']:.2%}",

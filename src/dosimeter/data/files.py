@@ -61,7 +61,10 @@ def read_npz(path: str | Path) -> Dataset:
 
 
 def read_batch(path: str | Path) -> "Victims":
-    """The one private batch in an npz file: `images` (B, H, W, C) or (B, H, W) and `labels` (B,)."""
+    """The one private batch in an npz file: `images` (B, H, W, C) or (B, H, W) and `labels` (B,).
+
+    `transformed`, where it is there, is what the client trained on, which its defense made of the images.
+    """
     import torch  # not before it is needed: data is listed without it
 
     from dosimeter.types import Victims
@@ -71,16 +74,25 @@ def read_batch(path: str | Path) -> "Victims":
         present = {name.removesuffix(".npy") for name in archive.namelist()}
         if missing := [name for name in ("images", "labels") if name not in present]:
             raise DataError(f"{path.name} lacks {', '.join(missing)}; expected {BATCH}, got {sorted(present)}.")
-        _check_room(path, archive, ("images", "labels"))
-        images = as_images(_read(path, archive, "images"), f"{path.name}: images")
+        kinds = ("images", "transformed") if "transformed" in present else ("images",)
+        _check_room(path, archive, (*kinds, "labels"))
+        images, *made = (as_images(_read(path, archive, kind), f"{path.name}: {kind}") for kind in kinds)
         labels = as_labels(_read(path, archive, "labels"), f"{path.name}: labels")
     if len(images) != len(labels) or not len(images):
         raise DataError(
             f"{path.name}: expected a label for each image, got {len(images)} images, {len(labels)} labels."
         )
-    pixels = torch.from_numpy(images.astype(np.float32) / (255 if images.dtype == np.uint8 else 1))
+    if made and made[0].shape != images.shape:
+        raise DataError(
+            f"{path.name}: expected transformed images of the form of the images, {images.shape}, got {made[0].shape}."
+        )
+    pixels, *others = (
+        torch.from_numpy(each.astype(np.float32) / (255 if each.dtype == np.uint8 else 1)).permute(0, 3, 1, 2)[None]
+        for each in (images, *made)
+    )
     places = torch.arange(len(images))[None]
-    return Victims(pixels.permute(0, 3, 1, 2).contiguous()[None], torch.from_numpy(labels)[None], places, (path.stem,))
+    trained_on = others[0].contiguous() if others else None
+    return Victims(pixels.contiguous(), torch.from_numpy(labels)[None], places, (path.stem,), trained_on)
 
 
 def write_npz(path: Path, data: Dataset) -> None:

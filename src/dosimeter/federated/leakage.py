@@ -17,7 +17,8 @@ from dosimeter.servers import Tamper
 
 Point = dict[str, Any]
 """One audit on the way as plain values: round, server, attack, accuracy, ssim, psnr, success, images; `instead_of` has
-rounds that training ended before."""
+rounds that training ended before. Scores are against what clients trained on, where a defense made it of their images
+and it is nearer; those against `originals` then stand beside them."""
 
 POINTS = "leakage.json"
 
@@ -90,19 +91,21 @@ def early_words(points: Sequence[Point]) -> str:
 
 def point_of(result: Result, norms: Sequence[float] = ()) -> Point:
     """A result in the figures that a curve or a scatter needs."""
-    scores = result.scores
+    scores, near = result.scores, result.scores.nearest
     point: Point = {
         "attack": result.settings["attack_name"],
-        "ssim": scores["ssim"].mean,
-        "psnr": scores["psnr"].mean,
-        "blind_ssim": scores.baseline["ssim"].mean,
+        "ssim": near["ssim"].mean,
+        "psnr": near["psnr"].mean,
+        "blind_ssim": near.baseline["ssim"].mean,
         "success": plain.of(scores.success),
         "seconds": result.seconds,
     }
+    if scores.transformed:
+        point["originals"] = {key: scores[key].mean for key in ("ssim", "psnr")}
     if norms:
         batch = len(result.records) // len(norms)
         point["images"] = [
-            {"index": record.index, "norm": norms[at // batch]} | {key: record.scores[key] for key in ("ssim", "psnr")}
+            {"index": record.index, "norm": norms[at // batch], "ssim": record.ssim, "psnr": record.nearest["psnr"]}
             for at, record in enumerate(result.records)
         ]
     return point

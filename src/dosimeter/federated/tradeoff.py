@@ -23,13 +23,14 @@ class Balance(NamedTuple):
     defense: str
     accuracy: float  # the mean over seeds; of the round with the lowest validation loss, else of the last
     accuracy_spread: float
-    ssim: float  # of the strongest attack
+    ssim: float  # of the strongest attack, against what clients trained on where that is nearer
     attack: str
     success: dict[str, Any]
     verdict: str
     added: float  # share of parameters that it adds
     bytes: int  # that a client sends in a round
     seconds: float  # of a round
+    originals: float | None = None  # the same SSIM against their own images, where clients trained on others
     privacy: dict[str, Any] | None = None  # epsilon and delta of the first training as a whole, under DP-SGD
 
 
@@ -67,13 +68,14 @@ class Comparison:
             name,
             statistics.mean(accuracies),
             statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,
-            result.scores["ssim"].mean,
+            result.scores.nearest["ssim"].mean,
             result.settings["attack_name"],
             plain.of(result.scores.success),
             result.verdict,
             _parameters(task) / max(1, _parameters(replace(task, defense=NoDefense()))) - 1,
             first.history[-1]["bytes"],
             statistics.median(rounds),
+            result.scores["ssim"].mean if result.scores.transformed else None,
             privacy(task, len(first.history)) or None,
         )
 
@@ -90,7 +92,7 @@ class Comparison:
         task = replace(self.federation(self.whole.seed), defense=defense)
         result = self.audit(task, Training(task.initial(), {}, []))
         rate: dict[str, Any] = plain.of(result.scores.success)
-        mean, left = result.scores["ssim"].mean, result.unmeasured
+        mean, left = result.scores.nearest["ssim"].mean, result.unmeasured
         return rate | {"attack": result.settings["attack_name"], "ssim": mean, "unmeasured": left}
 
 

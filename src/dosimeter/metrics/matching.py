@@ -10,7 +10,7 @@ PIXELS_AT_ONCE = 2**21
 """Pixels of a batch that are compared together, 16 MiB in float64."""
 
 
-def match_batch(reconstructed: Tensor, original: Tensor) -> Tensor:
+def match_batch(reconstructed: Tensor, original: Tensor, other: Tensor | None = None) -> Tensor:
     """The order of the reconstructions with the least total MSE to the originals. (B, C, H, W) twice -> (B,) long.
 
         perm = argmin over permutations of  sum_j mse(clip(reconstructed[perm[j]]), original[j])
@@ -18,7 +18,7 @@ def match_batch(reconstructed: Tensor, original: Tensor) -> Tensor:
     so `reconstructed[perm]` lines up with `original`. It reads the truth and belongs to scoring, never to an attack.
     Reconstructions are clipped to [0, 1] as for their scores; unclipped, one that diverged would drown the others'
     differences. One with a value that is not finite counts as the worst match of every original and takes the place
-    that is left.
+    that is left. `other` (B, C, H, W) are images that were made of the originals; the nearer one of the two counts.
     """
     from scipy.optimize import linear_sum_assignment  # here, since every start of a program would wait for it
 
@@ -30,11 +30,13 @@ def match_batch(reconstructed: Tensor, original: Tensor) -> Tensor:
     if not len(original):
         return torch.zeros(0, dtype=torch.long, device=original.device)
     cost = _errors(reconstructed.detach().flatten(1), original.flatten(1))
+    if other is not None:
+        cost = torch.minimum(cost, _errors(reconstructed.detach().flatten(1), other.flatten(1)))
     _, perm = linear_sum_assignment(cost.T.cpu().numpy())
     return torch.as_tensor(perm, dtype=torch.long, device=original.device)
 
 
-def match_batches(reconstructed: Tensor, original: Tensor) -> Tensor:
+def match_batches(reconstructed: Tensor, original: Tensor, other: Tensor | None = None) -> Tensor:
     """`match_batch` for each of V updates: (V, B, C, H, W) twice -> (V, B) long.
 
     `torch.take_along_dim(reconstructed, perm[:, :, None, None, None], dim=1)` applies it.
@@ -46,7 +48,8 @@ def match_batches(reconstructed: Tensor, original: Tensor) -> Tensor:
         )
     if not len(reconstructed):
         return torch.zeros(reconstructed.shape[:2], dtype=torch.long, device=reconstructed.device)
-    return torch.stack([match_batch(*pair) for pair in zip(reconstructed, original, strict=True)])
+    others = [None] * len(original) if other is None else other
+    return torch.stack([match_batch(*each) for each in zip(reconstructed, original, others, strict=True)])
 
 
 def _errors(reconstructed: Tensor, original: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ def _tiles(result: Captured) -> Html:
     if beside.success:
         shown.append(sections.share_tile("Shadows' images read", beside.success))
     if result.judged:
-        shown.append(sections.tile("SSIM with the truth", f"{result.judged.scores['ssim'].mean:.2f}"))
+        shown.append(sections.tile("SSIM with the truth", f"{result.judged.scores.nearest['ssim'].mean:.2f}"))
     return tag("dl", *shown, class_="tiles")
 
 

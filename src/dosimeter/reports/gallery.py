@@ -1,13 +1,11 @@
 """Originals beside their reconstructions."""
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
 from dosimeter.auditing import ImageRecord, Result
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.pictures import THUMBNAIL, embed
-from dosimeter.reports.words import count, number, shown, ssim
+from dosimeter.reports.words import count, number, shown
 
 MOST = 128
 """Images in the gallery; the run's folder has them all."""
@@ -17,7 +15,7 @@ ABREAST = 8
 
 def ranked(result: Result) -> list[ImageRecord]:
     """Records by SSIM, the most exposed image first."""
-    return sorted(result.records, key=ssim, reverse=True)
+    return sorted(result.records, key=lambda record: record.ssim, reverse=True)
 
 
 def highlights(result: Result) -> Html:
@@ -34,7 +32,8 @@ def highlights(result: Result) -> Html:
 def every_attack(result: Result) -> Html:
     """The same images as every attack of a panel saw them, a row an attack, under the originals."""
     ran = [(each.attack, each.result.images) for each in result.panel if each.result]
-    shown = [("original", result.originals), *ran]
+    made = [] if result.transformed is None else [("trained on", result.transformed)]
+    shown = [("original", result.originals), *made, *ran]
     rows = [
         tag(
             "tr",
@@ -51,7 +50,8 @@ def gallery(result: Result) -> Html:
     """All images, the most exposed first, up to MOST."""
     order = ranked(result)
     left_out = len(order) - MOST
-    notes = ["Original on the left, reconstruction on the right; the most exposed first."]
+    middle = "" if result.transformed is None else "in the middle what the client trained on, "
+    notes = [f"Original on the left, {middle}reconstruction on the right; the most exposed first."]
     if left_out > 0:
         notes.append(f"Left out: the {count(left_out, 'image')} with the lowest SSIM.")
     if max(result.victims.shape[1:]) > THUMBNAIL:
@@ -61,36 +61,37 @@ def gallery(result: Result) -> Html:
 
 
 def _highlight(result: Result, record: ImageRecord, name: str) -> Html:
-    original, image, blind = _images(result, record)
     about = f"{_who(result, record)}, {_label(record)}"
-    trio = [
-        _captioned(embed(original, f"Original: {about}"), "original"),
-        _captioned(embed(image, f"Reconstruction of {about}"), "reconstruction"),
-        _captioned(embed(blind, f"What the attack gives for {about} without the update"), "without the update"),
+    pictures = [
+        _captioned(embed(image, f"{said}{about}{after}"), name)
+        for name, (image, said, after) in _images(result, record).items()
     ]
-    floor = record.baseline or {}
-    lines = [
-        tag("tr", tag("th", label, scope="row"), _td(record.scores[key], unit), _td(floor.get(key), unit))
-        for key, label in shown(result).items()
-        for unit in ("dB" if key == "psnr" else "",)
-    ]
-    head = tag("thead", tag("tr", tag("td"), tag("th", "with update", scope="col"), tag("th", "without", scope="col")))
+    one, own = record.transformed or record, record.scores if record.transformed else {}
+    lines = []
+    for key, label in shown(result).items():
+        values = [one.scores[key], (one.baseline or {}).get(key), *([own[key]] if own else [])]
+        unit = "dB" if key == "psnr" else ""
+        lines.append(tag("tr", tag("th", label, scope="row"), *(_td(value, unit) for value in values)))
+    names = ["as trained on", "without", "original"] if own else ["with update", "without"]
+    head = tag("thead", tag("tr", tag("td"), *(tag("th", text, scope="col") for text in names)))
     table = tag("table", head, tag("tbody", *lines), class_="small")
     text = tag("div", tag("h3", name), tag("p", about, class_="who"), table)
-    return tag("article", tag("div", *trio, class_="trio"), text, class_="card")
+    wide = "trio" if len(pictures) == 3 else "trio four"
+    return tag("article", tag("div", *pictures, class_=wide), text, class_="card")
 
 
 def _cell(result: Result, record: ImageRecord) -> Html:
-    original, image, _ = _images(result, record)
-    who, scores = _who(result, record), f"SSIM {number(record.scores['ssim'])}, PSNR {number(record.scores['psnr'])} dB"
-    pair = [
-        embed(original, f"Original: {who}", reduce=True),
-        embed(image, f"Reconstruction of {who}, {scores}", reduce=True),
-    ]
+    who, scores = _who(result, record), _said(record.scores)
+    rows = [tag("br"), scores]
+    if made := record.transformed:
+        rows += [tag("br"), f"as trained on: {_said(made.scores)}"]
+    shown = [each for name, each in _images(result, record).items() if name != "without the update"]
+    pair = [embed(image, f"{said}{who}{after}", reduce=True) for image, said, after in shown]
     verdict = tag("span", "read", class_="chip hit") if record.read else None
-    caption = tag("figcaption", tag("b", who), verdict, tag("br"), _label(record), tag("br"), scores)
+    caption = tag("figcaption", tag("b", who), verdict, tag("br"), _label(record), *rows)
     update = None if record.image else result.victims.ids[record.victim]  # all images of a batch have it
-    return tag("figure", tag("div", *pair, class_="pair"), caption, title=update)
+    wide = "pair" if len(pair) == 2 else "pair three"
+    return tag("figure", tag("div", *pair, class_=wide), caption, title=update)
 
 
 def _captioned(image: Html, text: str) -> Html:
@@ -101,10 +102,22 @@ def _td(value: object, unit: str) -> Html:
     return tag("td", f"{number(value)} {unit}".strip())
 
 
-def _images(result: Result, record: ImageRecord) -> Sequence[Tensor]:
-    """Original, reconstruction and the image without the update of a record, (C, H, W) each."""
+def _images(result: Result, record: ImageRecord) -> dict[str, tuple[Tensor, str, str]]:
+    """{caption: an image of a record (C, H, W), what is said before and after whose it is}"""
     v, b = record.victim, record.image
-    return result.victims.images[v, b], result.images[v, b], result.baseline[v, b]
+    made = {}
+    if result.transformed is not None:
+        made["trained on"] = (result.transformed[v, b], "What the client trained on: ", "")
+    return {
+        "original": (result.victims.images[v, b], "Original: ", ""),
+        **made,
+        "reconstruction": (result.images[v, b], "Reconstruction of ", f", {_said(record.scores)}"),
+        "without the update": (result.baseline[v, b], "What the attack gives for ", " without the update"),
+    }
+
+
+def _said(scores: dict[str, float]) -> str:
+    return f"SSIM {number(scores['ssim'])}, PSNR {number(scores['psnr'])} dB"
 
 
 def _who(result: Result, record: ImageRecord) -> str:

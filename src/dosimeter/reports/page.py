@@ -11,12 +11,10 @@ from dosimeter.progress import duration
 from dosimeter.reports import captured, figures, gallery, sections
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.words import (
-    blind_ssim,
     count,
     headline,
     labels_said,
     meaning,
-    ssim,
     verdict,
 )
 from dosimeter.store import attack_folder
@@ -94,7 +92,7 @@ def _level(result: Result) -> str:
 
 
 def _figures(result: Result) -> Html:
-    values, floors = [ssim(record) for record in result.records], [blind_ssim(record) for record in result.records]
+    values, floors = ([getattr(each, key) for each in result.records] for key in ("ssim", "blind_ssim"))
     victims = len(result.victims.ids)
     drawn = "every victim" if (n := figures.every(victims)) == 1 else f"one in {n:,} of the {victims:,} victims"
     keys = [("with", "with the update"), ("hit", "with the update, read"), ("without", "without the update")]

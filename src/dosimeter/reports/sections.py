@@ -75,13 +75,26 @@ def banners(result: Outcome) -> Html:
 
 def scores(result: Result) -> Html:
     """Scores with the baseline beside them, and rates with their intervals."""
-    head = ("Score", "Mean ± std", "Median", "Worst victim", "Without the update")
-    names = [join([tag("b", row.name), " ", tag("span", row.meaning, class_="note")]) for row in rows(result)]
-    values = [(f"{row.mean} ± {row.std}", row.median, row.worst, row.baseline) for row in rows(result)]
-    body = [(name, *cells) for name, cells in zip(names, values, strict=True)]
+    made = result.scores.transformed
+    head = [
+        "Score",
+        "Mean ± std",
+        "Median",
+        "Worst victim",
+        "Without the update",
+        *(["With originals"] if made else []),
+    ]
+    body: list[list[object]] = []
+    for row in rows(result):
+        name = join([tag("b", row.name), " ", tag("span", row.meaning, class_="note")])
+        beside = [row.originals] if made else []
+        body.append([name, f"{row.mean} ± {row.std}", row.median, row.worst, row.baseline, *beside])
     rates = [(tag("b", share.name), share.text, share.note) for share in shares(result)]
     note = "The worst victim is the image that the attack read best. Without the update, the same attack runs blind: "
     note += "what it reaches then is owed to its prior."
+    if made:
+        note += " Scores are against the images that clients trained on, which their defense made of the originals; "
+        note += "the last column has the means against these."
     return join(
         [
             table(head, body, "scores"),
@@ -147,13 +160,14 @@ def again(command: str) -> Html:
 
 def tiles(result: Result) -> Html:
     """The few numbers that matter, large."""
-    found, floor = result.scores["ssim"], result.scores.baseline["ssim"]
-    shown = [
-        share_tile("Images read", result.scores.success),
-        tile("Mean SSIM", f"{found.mean:.2f}", f"{floor.mean:.2f} without the update"),
-    ]
-    if one := result.scores.identification:
-        shown.append(share_tile("Victims identified", one, f"by chance {percent(one.chance)} %"))
+    scores, made = result.scores, result.scores.transformed
+    shown = [share_tile("Images read", scores.success)]
+    for name, each in (("", scores), (", as trained on", made)):
+        if each:
+            floor = f"{each.baseline['ssim'].mean:.2f} without the update"
+            shown.append(tile(f"Mean SSIM{name}", f"{each['ssim'].mean:.2f}", floor))
+        if each and (one := each.identification):
+            shown.append(share_tile(f"Victims identified{name}", one, f"by chance {percent(one.chance)} %"))
     if labels := result.scores.labels:
         shown.append(share_tile("Labels right", labels, f"by an even guess {percent(labels.guess)} %"))
     return tag("dl", *shown, class_="tiles")

@@ -55,6 +55,7 @@ header p, footer p { margin: 0; max-width: none; overflow-wrap: anywhere; }
 .highlights .card { display: flex; flex-wrap: wrap; gap: 1rem 2rem; align-items: center; }
 .highlights .card > div { flex: 1 1 15rem; min-width: 0; }
 .highlights .card > .trio { flex: 2.2 1 24rem; display: grid; grid-template-columns: repeat(3, 1fr); gap: .6rem; }
+.highlights .card > .trio.four { grid-template-columns: repeat(4, 1fr); }
 .who { color: var(--soft); font-size: .875rem; margin: .1rem 0 .8rem; overflow-wrap: anywhere; }
 figure { margin: 0; break-inside: avoid; }
 figcaption { color: var(--soft); font-size: .8125rem; line-height: 1.4; margin-top: .4rem; overflow-wrap: break-word; }
@@ -66,6 +67,7 @@ img { outline: 1px solid color-mix(in srgb, var(--soft) 25%, transparent); outli
 .attacks th { white-space: nowrap; vertical-align: middle; font-size: .875rem; }
 .attacks td { padding: .2rem .3rem .2rem 0; min-width: 3.2rem; width: 5rem; border: 0; }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 3px; }
+.pair.three { grid-template-columns: 1fr 1fr 1fr; }
 
 .scroll { overflow-x: auto; margin-bottom: 1rem; }
 table { border-collapse: collapse; width: 100%; font-size: .9375rem; }

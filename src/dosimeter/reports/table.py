@@ -92,8 +92,11 @@ def _panel(result: Result, say: _Say) -> Table:
 
 
 def _scores(result: Result, say: _Say) -> Table:
-    head = ("score", "mean ± std", "median", "worst victim", "without the update")
-    cells = [(row.name, f"{row.mean} ± {row.std}", row.median, row.worst, row.baseline) for row in rows(result)]
+    head = ["score", "mean ± std", "median", "worst victim", "without the update"]
+    cells = [[row.name, f"{row.mean} ± {row.std}", row.median, row.worst, row.baseline] for row in rows(result)]
+    if result.scores.transformed:
+        head = ["score", "as trained on", "median", "worst", "without the update", "originals"]
+        cells = [[*cell, row.originals] for cell, row in zip(cells, rows(result), strict=True)]
     return _rows(head, cells, say, styles=(), right=True)
 
 

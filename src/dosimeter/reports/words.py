@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dosimeter import types
-from dosimeter.auditing import Captured, ImageRecord, Outcome, Result, Trial
+from dosimeter.auditing import Captured, Outcome, Result, Trial
 from dosimeter.metrics import STANDARD, Rate, Score, in_units_of, percent
 from dosimeter.progress import duration
 from dosimeter.types import ThreatModel
@@ -31,7 +31,7 @@ def shown(result: Result) -> dict[str, str]:
 
 
 class Row(NamedTuple):
-    """One score over all images, as text."""
+    """One score over all images, as text; against what clients trained on, where their defense made it."""
 
     name: str
     meaning: str
@@ -40,6 +40,7 @@ class Row(NamedTuple):
     median: str
     worst: str  # the image that the attack read best
     baseline: str  # mean without the update
+    originals: str = ""  # mean against the originals, where clients trained on others
 
 
 class Share(NamedTuple):
@@ -77,7 +78,7 @@ def panel(result: Result) -> list[Tried]:
     def place(one: Trial) -> tuple[int, int, float]:
         if one.result is None:
             return 2, 0, 0.0
-        return order[one.role], -one.result.scores.success.hits, -one.result.scores["ssim"].mean
+        return order[one.role], -one.result.scores.success.hits, -one.result.scores.nearest["ssim"].mean
 
     return [_tried(one, len(result.victims.ids)) for one in sorted(result.panel, key=place)]
 
@@ -87,7 +88,10 @@ def _tried(one: Trial, of: int) -> Tried:
         return Tried(one.attack, one.role, one.about, f"refused: {one.refused}", "", "", "")
     scores, time = one.result.scores, duration(one.result.seconds)
     read = ", ".join([scores.success.text, *_left_out(scores.unmeasured, of, time)])
-    return Tried(one.attack, one.role, one.about, read, number(scores["ssim"].mean), number(scores.worst.ssim), time)
+    mean = number(scores.nearest["ssim"].mean)
+    if scores.transformed:
+        mean += f" ({number(scores['ssim'].mean)} originals)"
+    return Tried(one.attack, one.role, one.about, read, mean, number(scores.worst.ssim), time)
 
 
 def _left_out(counts: dict[str, int], of: int, time: str) -> list[str]:
@@ -122,18 +126,9 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
-def ssim(record: ImageRecord) -> float:
-    return record.scores["ssim"]
-
-
-def blind_ssim(record: ImageRecord) -> float:
-    """What the attack reaches without the update."""
-    return (record.baseline or {})["ssim"]
-
-
 def blind_reads(result: Result) -> int:
     """How many images count as read when the attack is run without the update."""
-    return sum(blind_ssim(record) >= result.scores.success.threshold for record in result.records)
+    return sum(record.blind_ssim >= result.scores.success.threshold for record in result.records)
 
 
 def headline(result: Outcome) -> str:
@@ -156,6 +151,8 @@ def verdict(result: Result) -> str:
         interval = f"{percent(rate.low)}-{percent(rate.high)} %"
         first = f"{hits:,} of {n:,} images {'was' if hits == 1 else 'were'} read "
         first += f"({percent(rate.rate)} %, 95 % interval {interval})"
+    if rate.originals is not None and hits:
+        first += f", {rate.originals:,} of them as they were and not only as clients trained on them"
     if blind and blind >= hits:
         return f"{first}; without the update the same attack reads {blind:,}, as many or more."
     return f"{first}; without the update the same attack reads {blind:,}."
@@ -174,6 +171,8 @@ def meaning(result: Result) -> str:
     """What the verdict is about and what it does not show."""
     threshold = result.scores.success.threshold
     text = f"An image counts as read when its reconstruction has an SSIM of at least {threshold:g} with the original."
+    if result.transformed is not None:
+        text = f"{text[:-1]}, or with what the client trained on, which its defense made of it."
     if result.scores.success.rate < 1:
         text += " Other attacks, or more steps, may read more than this one did."
     return text
@@ -193,35 +192,46 @@ def interruption(result: Outcome) -> str:
 
 def rows(result: Result) -> list[Row]:
     """The table of scores."""
-    found, floor = result.scores.scores, result.scores.baseline
+    made = result.scores.transformed
+    found, floor = (made or result.scores).scores, (made or result.scores).baseline
+    own = result.scores.scores if made else {}
     about = described(result)
     about |= {key: {"label": key, "about": "", "higher": True} for key in found if key not in about}
-    return [_row(words, found[key], floor.get(key)) for key, words in about.items() if key in found]
+    return [_row(words, found[key], floor.get(key), own.get(key)) for key, words in about.items() if key in found]
 
 
-def _row(about: dict[str, Any], one: Score, floor: Score | None) -> Row:
+def _row(about: dict[str, Any], one: Score, floor: Score | None, own: Score | None) -> Row:
     worst, blind = one.max if about["higher"] else one.min, floor.mean if floor else None
     texts = (number(value) for value in (one.mean, one.std, one.median, worst, blind))
-    return Row(about["label"], about["about"], *texts)
+    row = Row(about["label"], about["about"], *texts)
+    return row._replace(originals=number(own.mean)) if own else row
 
 
 def shares(result: Result) -> list[Share]:
     """Rates with their 95 % intervals."""
     scores = result.scores
-    found = [Share("Images read", scores.success.text, f"SSIM of at least {scores.success.threshold:g}")]
+    threshold, made = f"SSIM of at least {scores.success.threshold:g}", scores.transformed
+    if made is None:
+        found = [Share("Images read", scores.success.text, threshold)]
+    else:
+        own = Rate(scores.success.originals or 0, scores.images)
+        found = [
+            Share("Images read", scores.success.text, f"{threshold}, as trained on or as they were"),
+            Share("Transformed images read", made.text, "what clients trained on, which their defense made"),
+            Share("Originals read", own.text, "what their defense made it of"),
+        ]
     if hidden := scores.evidence.get("hidden", 0):
         note = "not read, and what was found explains the update as well as the client's own step does"
         found.append(Share("Images hidden", Rate(hidden, scores.images).text, note))
     if short := scores.evidence.get("fell short", 0):
         note = "not read, but the client's own step explains the update better: no evidence of privacy"
         found.append(Share("Search fell short", Rate(short, scores.images).text, note))
-    if one := scores.identification:
-        blind = "" if one.blind is None else f", {one.blind:,} without the update"
-        note = f"nearer to its victim than to decoys, chance {percent(one.chance)} %{blind}"
-        found.append(Share("Victims identified", one.text, note))
-    if made := scores.transformed:
-        note = f"of the images that clients trained on, which their defense made; SSIM {number(made.ssim.mean)}"
-        found.append(Share("Transformed images read", made.text, note))
+    for name, one in (("", scores.identification), (", as trained on", made and made.identification)):
+        if one:
+            blind = "" if one.blind is None else f", {one.blind:,} without the update"
+            decoys = "decoys transformed likewise" if name else "decoys"
+            note = f"nearer to its victim than to {decoys}, chance {percent(one.chance)} %{blind}"
+            found.append(Share(f"Victims identified{name}", one.text, note))
     if risk := scores.risk:
         found.append(Share("Adversarial risk", risk.text, f"further than {risk.delta:g} from the image (L2)"))
     if scores.recovered and scores.determined:

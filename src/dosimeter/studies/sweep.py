@@ -85,15 +85,21 @@ class Outcome(NamedTuple):
     accuracy: float | None = None  # of a trained model
     rounds: int | None = None  # that it was trained for
     own: Mapping[str, float] | None = None  # means of the user's own metrics, by their names
+    originals: Mapping[str, float] | None = None  # PSNR and SSIM with them, where clients trained on other images
+
+    def shown(self, key: str, digits: int) -> str:
+        """A score, with that against originals where the other is against what clients trained on."""
+        beside = f" ({self.originals[key]:.{digits}f} originals)" if self.originals else ""
+        return f"{getattr(self, key):.{digits}f}{beside}"
 
 
 COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
     "model": lambda row, _: f"`{row.model}`",
     "data": lambda row, _: f"{row.victims} of {row.data}",
     "steps": lambda row, _: row.steps or "-",
-    "PSNR": lambda _, o: f"{o.psnr:.2f}",
+    "PSNR": lambda _, o: o.shown("psnr", 2),
     "without the update": lambda _, o: f"{o.blind_psnr:.2f}",
-    "SSIM": lambda _, o: f"{o.ssim:.3f}",
+    "SSIM": lambda _, o: o.shown("ssim", 3),
     "SSIM without it": lambda _, o: f"{o.blind_ssim:.3f}",
     "images read": lambda _, o: o.read,
     "attack": lambda row, o: f"`{o.chosen or row.attack}`",
@@ -224,13 +230,13 @@ def _audit(case: Case, trained: dict[str, Trained]) -> Outcome:
         seed=case.seed,
         scoring=case.scoring,
     )
-    scores, blind, labels = result.scores, result.scores.baseline, result.scores.labels
+    scores, blind, labels = result.scores.nearest, result.scores.nearest.baseline, result.scores.labels
     return Outcome(
         scores["psnr"].mean,
         scores["ssim"].mean,
         blind["psnr"].mean,
         blind["ssim"].mean,
-        _count(scores.success),
+        _count(result.scores.success),
         round(result.seconds, 1),
         _count(labels) if labels else None,
         labels.guess if labels else None,
@@ -239,6 +245,7 @@ def _audit(case: Case, trained: dict[str, Trained]) -> Outcome:
         accuracy,
         rounds,
         {metric.name: scores[metric.name].mean for metric in case.scoring.metrics} or None,
+        {key: result.scores[key].mean for key in ("psnr", "ssim")} if result.scores.transformed else None,
     )
 
 
@@ -252,7 +259,7 @@ def _tune(case: Case, defense: Defense) -> str:
     found = {}
     for words, attack in case.attacks.items():
         result = audit(case.model, shadows, attack=attack, defense=defense, seed=case.seed + 1)
-        found[words] = result.scores["psnr"].mean
+        found[words] = result.scores.nearest["psnr"].mean
     return max(found, key=lambda words: found[words])
 
 

@@ -15,7 +15,7 @@ from dosimeter.auditing.captured.seeing import Capture, Seen, see, with_labels
 from dosimeter.auditing.captured.shadows import InPlace, compare
 from dosimeter.auditing.case import clipping
 from dosimeter.auditing.job import Job, classes, described, on_cpu
-from dosimeter.auditing.observe import noticed
+from dosimeter.auditing.observe import changed, noticed
 from dosimeter.auditing.records import Finding, ImageRecord
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Result, environment
 from dosimeter.auditing.run import perform
@@ -146,7 +146,10 @@ def _judge(
     """The reconstruction beside the truth, as in any audit."""
     client = seen.client.target
     among, std = classes(client, audit.attack, truth.batch), client.std.cpu()
-    verdict = judge(truth, found, blind, audit.scoring, std=std, classes=among)
+    made, scoring = truth.trained_on, audit.scoring
+    if made is not None and scoring.decoys is not None:
+        scoring = replace(scoring, changed=changed(seen.client, scoring.decoys, truth))
+    verdict = judge(truth, found, blind, scoring, std=std, classes=among, transformed=made)
     return Result(
         **shared,
         records=verdict.records,
@@ -155,6 +158,7 @@ def _judge(
         raw=verdict.raw,
         raw_baseline=verdict.raw_baseline,
         std=std,
+        transformed=made,
     )
 
 

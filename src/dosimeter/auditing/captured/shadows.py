@@ -59,9 +59,9 @@ def compare(match: float | None, found: Reconstruction, beside: Result | None, d
     said = replace(
         said,
         matches=matches,
-        ssim=[sum(record.scores["ssim"] for record in row) / batch for row in rows],
+        ssim=[sum(record.ssim for record in row) / batch for row in rows],
         success=beside.scores.success,
-        blind=sum((record.baseline or {})["ssim"] >= threshold for record in beside.records),
+        blind=sum(record.blind_ssim >= threshold for record in beside.records),
     )
     if match is None:
         return said

@@ -122,11 +122,14 @@ def estimate_panel(audit: Audit, *, steps: int) -> Iterator[tuple[str, dict[str,
 
 
 def strongest(trials: Sequence[Trial]) -> tuple[Trial, Result]:
-    """The attack that reads most images, of these the one with the highest mean SSIM; controls do not count."""
+    """The attack that reads most images, of these the one with the highest mean SSIM; controls do not count.
+
+    Where clients train on transformed images, either those or the originals count, whichever are nearer.
+    """
     ran = [(t, t.result) for t in trials if t.result is not None and t.role != "control"]
     if not ran:
         raise DosimeterError("No attack of the panel could be run; see the reasons above.")
-    return max(ran, key=lambda both: (both[1].scores.success.hits, both[1].scores["ssim"].mean))
+    return max(ran, key=lambda both: (both[1].scores.success.hits, both[1].scores.nearest["ssim"].mean))
 
 
 def conclude(trials: Sequence[Trial]) -> Result:
@@ -151,6 +154,8 @@ def verdict(trials: Sequence[Trial]) -> str:
         f"{100 * hit.high:.0f} %); the most exposed one, number {worst.index} of the data, has an SSIM of "
         f"{worst.ssim:.2f}."
     )
+    if made := result.scores.transformed:
+        words += f" {made.hits} are read as clients trained on them, {hit.originals} as they were."
     words += f" What they answer: {result.settings['channel']}."
     control = next((t.result for t in trials if t.role == "control" and t.result is not None), None)
     if control is None:
