@@ -72,3 +72,12 @@ def test_ctrl_c_leaves_no_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert code == 130
     assert "no policies were written" in err
     assert [p.name for p in here.iterdir()] == ["dots.npz"]
+
+
+def test_policies_of_autoaugments_own_list(here: Path) -> None:
+    code, out, err = call(*SEARCH, "--variant", "autoaugment")
+    assert code == 0, err
+    assert out.rstrip().endswith(",variant=autoaugment")
+    code, _, err = call(*SEARCH, "--variant", "paper", "--overwrite")
+    assert code == 2
+    assert "autoaugment" in err

@@ -4,7 +4,10 @@ A defense states its facts (`Defense.channel`) or is probed (`dosimeter.defenses
 reads facts and never a class, so that a user's own defense meets what one of ours would.
 """
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Tensors = frozenset[str] | None
 """Names of the tensors that a fact is about; None for all of the update."""
@@ -55,8 +58,29 @@ class Draws(NamedTuple):
     trained: bool = False  # whether the layer that takes them has parameters whose gradients are sent
 
 
+class Change(Protocol):
+    """One thing that a defense may do to images (n, C, H, W) in [0, 1] before training, as can be differentiated.
+
+    All that may be drawn for it has a value, so that the same images always give the same.
+    """
+
+    def __call__(self, images: "Tensor") -> "Tensor": ...
+
+
+Path = tuple[tuple[Change, ...], ...]
+"""What images go through, stage by stage: at each stage one of these was done, which one the client drew."""
+
+
+class Changing(Protocol):
+    """A defense that says what it may do to images."""
+
+    def changes(self, shape: tuple[int, int, int]) -> tuple[Path, ...]: ...
+
+
 class Transforms(NamedTuple):
     """The client trains on changed images."""
+
+    by: Changing | None = None  # who says what is done to them, where that is known
 
 
 Fact = Noise | Mask | Rounding | Clip | Hides | Draws | Transforms
@@ -96,4 +120,4 @@ def words(fact: Fact) -> str:
         case Draws(scope):
             return f"numbers drawn inside the model for every {scope}"
         case Transforms():
-            return "images changed before training"
+            return f"images changed before training{'' if fact.by else ', in a way that is not stated'}"

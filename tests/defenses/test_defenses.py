@@ -15,8 +15,9 @@ from dosimeter import clients, rng
 from dosimeter import defenses as d
 from dosimeter.attacks.search import treatments
 from dosimeter.defenses import Defense, Moment
-from dosimeter.defenses.ats import OPERATIONS, Scored, transform
+from dosimeter.defenses.ats import Scored, transform
 from dosimeter.defenses.entries import prune, quantise
+from dosimeter.defenses.operations import AUTOAUGMENT, VARIANTS
 from dosimeter.defenses.ppp import before_bottleneck
 from dosimeter.defenses.soteria import feature_scores
 from dosimeter.errors import SettingError
@@ -207,17 +208,19 @@ def test_dropout_at_the_mean_of_its_mask_is_the_model_without_it(rate: float) ->
 
 
 def test_ats_trains_on_what_pillow_makes_of_the_image() -> None:
-    place = next(i for i, (name, _) in enumerate(OPERATIONS) if name == "equalize")
+    place = next(i for i, (name, _) in enumerate(AUTOAUGMENT) if name == "equalize")
     image = torch.rand(3, 8, 8)
     bytes_ = (image * 255).round().byte()
     expected = ImageOps.equalize(Image.fromarray(bytes_.permute(1, 2, 0).numpy()))
-    changed = transform(image, (place,), rng.stream(0, "ats"))
+    changed = transform(image, (place,), rng.stream(0, "ats"), "autoaugment")
     found = (changed * 255).round().byte().permute(1, 2, 0).flatten()
     assert found.tolist() == list(expected.tobytes())
-    assert len(OPERATIONS) == 50
+    assert {len(variant.operations) for variant in VARIANTS.values()} == {50}
     images, labels = batch()
     for place in range(50):
-        many, same = d.Ats(policy=f"{place}-{49 - place}").on_batch(images, labels, rng.stream(0, "ats"))
+        variant = ("released", "autoaugment")[place % 2]
+        ats = d.Ats(policy=f"{place}-{49 - place}", variant=variant)  # type: ignore[arg-type]
+        many, same = ats.on_batch(images, labels, rng.stream(0, "ats"))
         assert many.shape == images.shape
         assert torch.equal(same, labels)
         assert 0 <= float(many.min()) <= float(many.max()) <= 1
@@ -341,6 +344,7 @@ def test_what_changes_no_gradient_may_stand_before_dp_sgd(before: Defense) -> No
         (lambda: d.Soteria(layer="1").on_model(network(), SHAPE), "fully connected layer"),
         (lambda: d.Ats(policy="7-x"), "joined by -"),
         (lambda: d.Ats(policy="7-50"), "joined by -"),
+        (lambda: d.Ats(variant="paper"), "released"),  # type: ignore[arg-type]
         (lambda: policies(network(), network(), keep=0.0), "got 3, 6, 3 and 0.0"),
         (lambda: d.NoBias().on_model(nn.Sequential(nn.Conv2d(1, 2, 3)), SHAPE), "has none"),
         (lambda: d.DpSgd().on_model(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), SHAPE), "group norm"),

@@ -317,6 +317,7 @@ class Policies:
     candidates: int = _of(_plain("Policies to try.", min=1), 50)
     length: int = _of(_plain("Operations in each.", min=1), 3)
     keep: float = _of(_plain("The share of them that passes, by the score for accuracy."), 0.5)
+    variant: str = _of(_plain("What places stand for: released, the program's list, or autoaugment."), "released")
     images: int = _of(_plain("Images of the train split that they are scored on.", min=2), 32)
     epochs: int = _of(_plain("Passes over a tenth of the data before leakage is scored.", min=1), 10)
     seed: int = _of(SEED, 0)

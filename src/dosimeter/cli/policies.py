@@ -10,8 +10,9 @@ from rich.table import Table
 from dosimeter import defenses, federated, files
 from dosimeter.cli import options
 from dosimeter.cli.console import err, out
-from dosimeter.defenses.ats import OPERATIONS, Scored
-from dosimeter.errors import OutputError, SettingError
+from dosimeter.defenses.ats import Scored
+from dosimeter.defenses.operations import VARIANTS
+from dosimeter.errors import OutputError, SettingError, unknown
 from dosimeter.federated.setup import Setup
 from dosimeter.progress import bar
 from dosimeter.rng import numpy_stream, stream
@@ -24,6 +25,8 @@ def run(asked: options.Policies) -> None:
     if asked.out.is_dir() or (asked.out.exists() and not asked.overwrite):
         raise OutputError(f"{str(asked.out)!r} is there already; replace it with --overwrite or choose another --out.")
     files.check_writable(asked.out.parent)
+    if asked.variant not in VARIANTS:
+        raise SettingError(unknown("variant of ATS", asked.variant, VARIANTS))
     if not 0 < asked.keep <= 1:
         raise SettingError(f"The share of policies to keep is above 0 and at most 1, got --keep {asked.keep:g}.")
     # One of ten clients takes part in the only round, which leaves the model trained on a tenth of the data.
@@ -45,6 +48,7 @@ def run(asked: options.Policies) -> None:
                 candidates=asked.candidates,
                 length=asked.length,
                 keep=asked.keep,
+                variant=asked.variant,  # type: ignore[arg-type]
                 rng=stream(asked.seed, "policies"),
                 advance=advance,
             )
@@ -55,18 +59,19 @@ def run(asked: options.Policies) -> None:
     said |= {"images": len(places)}
     listed = [{"policy": one.words, "leakage": one.leakage, "accuracy": one.accuracy} for one in found]
     files.replace_json(asked.out, {"program": "dosimeter", "said": said, "policies": listed})
-    out.print(_best(found))
+    out.print(_best(found, VARIANTS[asked.variant].operations))
     best = "+".join(one.words for one in found[:2])
+    own = "" if asked.variant == defenses.Ats().variant else f",variant={asked.variant}"
     use = shlex.join(
-        ["dosimeter", "audit", "--model", asked.model, "--data", asked.data, "--defense", f"ats:policy={best}"]
+        ["dosimeter", "audit", "--model", asked.model, "--data", asked.data, "--defense", f"ats:policy={best}{own}"]
     )
     out.print(f"{escape(str(asked.out))}: {len(found)} of {asked.candidates} policies", soft_wrap=True, highlight=False)
     out.print(f"use the best, or several of them joined by +: {escape(use)}", soft_wrap=True, highlight=False)
 
 
-def _best(found: list[Scored]) -> Table:
+def _best(found: list[Scored], operations: tuple[tuple[str, int], ...]) -> Table:
     table = Table("policy", "leakage", "accuracy score", "operations", box=None, pad_edge=False)
     for one in found[:SHOWN]:
-        operations = ", ".join("{} {}".format(*OPERATIONS[place]) for place in one.policy)
-        table.add_row(one.words, f"{one.leakage:.3f}", f"{one.accuracy:.3g}", operations)
+        done = ", ".join("{} {}".format(*operations[place]) for place in one.policy)
+        table.add_row(one.words, f"{one.leakage:.3f}", f"{one.accuracy:.3g}", done)
     return table

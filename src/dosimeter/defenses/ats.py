@@ -1,36 +1,25 @@
 """ATS (Gao et al. 2021): train on images that were changed so that their gradients say little of the originals."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 
+from dosimeter.channel import Path
 from dosimeter.defenses.base import Defense
-from dosimeter.errors import SettingError
+from dosimeter.defenses.operations import AUTOAUGMENT, VARIANTS, Operation
+from dosimeter.errors import SettingError, unknown
 from dosimeter.progress import Advance
-
-OPERATIONS: tuple[tuple[str, int], ...] = (
-    ("invert", 7), ("contrast", 6), ("rotate", 2), ("translate-x", 9), ("sharpness", 1),
-    ("sharpness", 3), ("shear-y", 8), ("translate-y", 9), ("autocontrast", 8), ("equalize", 2),
-    ("shear-y", 7), ("posterize", 7), ("color", 3), ("brightness", 7), ("sharpness", 9),
-    ("brightness", 9), ("equalize", 5), ("equalize", 1), ("contrast", 7), ("sharpness", 5),
-    ("color", 7), ("translate-x", 8), ("equalize", 7), ("autocontrast", 8), ("translate-y", 3),
-    ("sharpness", 6), ("brightness", 6), ("color", 8), ("solarize", 2), ("invert", 3),
-    ("equalize", 0), ("autocontrast", 0), ("equalize", 8), ("equalize", 4), ("color", 9),
-    ("equalize", 6), ("autocontrast", 4), ("solarize", 8), ("brightness", 3), ("color", 0),
-    ("solarize", 5), ("autocontrast", 3), ("translate-y", 9), ("translate-y", 9), ("autocontrast", 2),
-    ("solarize", 3), ("equalize", 8), ("invert", 3), ("translate-y", 9), ("autocontrast", 1),
-)  # fmt: skip
-"""The 50 operations of AutoAugment's policy for CIFAR-10 (Cubuk et al. 2019, Table 7) in order, with magnitudes of 0
-to 9; a policy names them by their places."""
+from dosimeter.types import Shape
 
 Policy = tuple[int, ...]
+Named = Literal["released", "autoaugment"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +30,20 @@ class Ats(Defense):
     random for every image (its hybrid): "7-4-15" and "21-13-3" are best for a ConvNet on CIFAR-100 (Bayes, App. A.2).
     `search_policies` finds others, `dosimeter search-policies` on the command line.
 
-    Deviations: magnitudes are those of AutoAugment; every operation is applied, with a random direction where it has
-    one.
+    Deviations: the paper takes its list from AutoAugment and prints no magnitudes. `variant="released"` has those of
+    its program (github.com/gaow0007/ATSPrivacy: policy.py, autoaugment.py, benchmark/comm.py), for which its policies
+    were found: half as wide enhancements, black moved in, rotations in one direction, and a random crop (4 black pixels
+    around) and mirror before them, as it does for CIFAR-100 and Fashion-MNIST but not for ImageNet.
+    `variant="autoaugment"` has AutoAugment's magnitudes and neither. In both every operation is applied, with a random
+    direction where it has one.
     """
 
     policy: str = "7-4-15"
+    variant: Named = "released"
 
     def __post_init__(self) -> None:
+        if self.variant not in VARIANTS:
+            raise SettingError(unknown("variant of ATS", self.variant, VARIANTS))
         self.policies()
 
     def policies(self) -> tuple[Policy, ...]:
@@ -56,9 +52,9 @@ class Ats(Defense):
             found = tuple(tuple(int(place) for place in one.split("-")) for one in self.policy.split("+"))
         except ValueError:
             found = ()
-        if not found or any(place >= len(OPERATIONS) for one in found for place in one):
+        if not found or any(place >= len(AUTOAUGMENT) for one in found for place in one):
             raise SettingError(
-                f"A policy of ATS is places of 0 to {len(OPERATIONS) - 1} joined by -, as 7-4-15, or several of them "
+                f"A policy of ATS is places of 0 to {len(AUTOAUGMENT) - 1} joined by -, as 7-4-15, or several of them "
                 f"joined by +, got {self.policy!r}."
             )
         return found
@@ -66,58 +62,36 @@ class Ats(Defense):
     def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         choices = self.policies()
         drawn = torch.randint(len(choices), (len(images),), generator=rng).tolist()
-        changed = [transform(image, choices[at], rng) for image, at in zip(images, drawn, strict=True)]
+        changed = [transform(image, choices[at], rng, self.variant) for image, at in zip(images, drawn, strict=True)]
         return torch.stack(changed), labels
 
+    def changes(self, shape: Shape) -> tuple[Path, ...]:
+        return tuple(_stages(policy, shape, self.variant) for policy in self.policies())
 
-def transform(image: Tensor, policy: Policy, rng: torch.Generator) -> Tensor:
+
+def _stages(policy: Policy, shape: Shape, variant: Named) -> tuple[tuple[Operation, ...], ...]:
+    """What an image goes through, with all that may be drawn for it."""
+    kind = VARIANTS[variant]
+    return (*kind.before(), *(kind.options(place, shape) for place in policy))
+
+
+def transform(image: Tensor, policy: Policy, rng: torch.Generator, variant: Named = "released") -> Tensor:
     """One image (C, H, W) in [0, 1] after all operations of a policy, in steps of 1/255 as files have them."""
     pixels = (image.clamp(0, 1) * 255).round().byte().cpu().numpy()
     grey = len(pixels) == 1
     picture = Image.fromarray(pixels[0] if grey else np.moveaxis(pixels, 0, -1))
-    for place in policy:
-        name, magnitude = OPERATIONS[place]
-        sign = 1 if torch.rand((), generator=rng) < 0.5 else -1
-        picture = _apply(picture, name, magnitude, sign)
+    channels, down, across = image.shape
+    for options in _stages(policy, (channels, down, across), variant):
+        picture = _drawn(options, rng).picture(picture)
     array = np.asarray(picture)
     changed = torch.from_numpy(array.copy()).to(image) / 255
     return changed[None] if grey else changed.permute(2, 0, 1)
 
 
-def _apply(picture: Image.Image, name: str, magnitude: int, sign: int) -> Image.Image:
-    """AutoAugment's operations and their ranges (Cubuk et al. 2019, Table 6)."""
-    share = magnitude / 9
-    moved = sign * share
-    across, down = picture.size
-    moves: dict[str, tuple[float, float, float, float, float, float]] = {
-        "shear-x": (1, 0.3 * moved, 0, 0, 1, 0),
-        "shear-y": (1, 0, 0, 0.3 * moved, 1, 0),
-        "translate-x": (1, 0, 150 / 331 * across * moved, 0, 1, 0),
-        "translate-y": (1, 0, 0, 0, 1, 150 / 331 * down * moved),
-    }
-    if name in moves:
-        return picture.transform(picture.size, Image.Transform.AFFINE, moves[name], fillcolor=_grey(picture))
-    enhancers: dict[str, Callable[[Image.Image], ImageEnhance._Enhance]] = {
-        "color": ImageEnhance.Color,
-        "contrast": ImageEnhance.Contrast,
-        "brightness": ImageEnhance.Brightness,
-        "sharpness": ImageEnhance.Sharpness,
-    }
-    if name in enhancers:
-        return enhancers[name](picture).enhance(1 + 0.9 * moved)
-    plain: dict[str, Callable[[Image.Image], Image.Image]] = {
-        "rotate": lambda p: p.rotate(30 * moved, fillcolor=_grey(p)),
-        "posterize": lambda p: ImageOps.posterize(p, 8 - round(4 * share)),
-        "solarize": lambda p: ImageOps.solarize(p, round(256 * (1 - share))),
-        "autocontrast": ImageOps.autocontrast,
-        "equalize": ImageOps.equalize,
-        "invert": ImageOps.invert,
-    }
-    return plain[name](picture)
-
-
-def _grey(picture: Image.Image) -> int | tuple[int, int, int]:
-    return 128 if picture.mode == "L" else (128, 128, 128)
+def _drawn(options: Sequence[Operation], rng: torch.Generator) -> Operation:
+    if len(options) > 2:
+        return options[int(torch.randint(len(options), (), generator=rng))]
+    return options[0 if torch.rand((), generator=rng) < 0.5 else -1]  # drawn even where there is no choice
 
 
 class Scored(NamedTuple):
@@ -142,6 +116,7 @@ def search_policies(
     candidates: int = 100,
     length: int = 3,
     keep: float = 0.5,
+    variant: Named = "released",
     rng: torch.Generator,
     advance: Advance | None = None,
 ) -> list[Scored]:
@@ -154,6 +129,7 @@ def search_policies(
         candidates: how many policies are tried.
         length: operations in each.
         keep: the share of the candidates, those with the highest S_acc, whose leakage is scored.
+        variant: what their places stand for; see `Ats`.
         rng: what policies and starts are drawn from.
         advance: told how many of these are scored.
 
@@ -167,8 +143,8 @@ def search_policies(
         )
     drawn = []
     for _ in range(candidates):
-        policy = tuple(torch.randint(len(OPERATIONS), (length,), generator=rng).tolist())
-        changed = torch.stack([transform(image, policy, rng) for image in images])
+        policy = tuple(torch.randint(len(AUTOAUGMENT), (length,), generator=rng).tolist())
+        changed = torch.stack([transform(image, policy, rng, variant) for image in images])
         drawn.append((_keeps_apart(untrained, changed), policy, changed))
     drawn.sort(key=lambda one: -one[0])
     kept = drawn[: math.ceil(keep * candidates)]

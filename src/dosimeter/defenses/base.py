@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dosimeter.channel import Facts
+from dosimeter.channel import Facts, Path
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient, Moment, Secrets, Shape, Target
 
@@ -68,6 +68,13 @@ class Defense:
     def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """The images (B, C, H, W) in [0, 1] and labels that the client trains on instead of its own."""
         return images, labels
+
+    def changes(self, shape: Shape) -> tuple[Path, ...]:
+        """What `on_batch` may do to an image of a shape: paths of which the client draws one, stage by stage.
+
+        An attacker who knows them tries to undo them, so state them where they can be differentiated; none by default.
+        """
+        return ()
 
     def clips(self) -> float | None:
         """The norm that every example's gradient is clipped to, None for no clipping."""
@@ -150,6 +157,14 @@ class _Joined(Defense):
         for part in self.inside():
             images, labels = part.on_batch(images, labels, rng)
         return images, labels
+
+    def changes(self, shape: Shape) -> tuple[Path, ...]:
+        """Those of all parts one after another; none where one of them does not say what it does."""
+        found: list[Path] = [()]
+        for part in parts(self):
+            if type(part).on_batch is not Defense.on_batch:
+                found = [(*before, *after) for before in found for after in part.changes(shape)]
+        return tuple(path for path in found if path)
 
     def clips(self) -> float | None:
         bounds = [bound for part in self.inside() if (bound := part.clips()) is not None]

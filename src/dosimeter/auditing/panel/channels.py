@@ -22,7 +22,7 @@ def channel_of(defense: Defense, target: Target, labels: torch.Tensor, seed: int
     """
     found: list[Fact] = []
     if any(type(part).on_batch is not Defense.on_batch for part in parts(defense)):
-        found.append(Transforms())
+        found.append(Transforms(defense if defense.changes(target.shape) else None))
     found += dict.fromkeys(
         Draws(secret.scope, defense.reveals, any(p.requires_grad for p in layer.parameters()))
         for layer in target.model.modules()
