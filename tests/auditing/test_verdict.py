@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,3 +85,27 @@ def test_a_search_that_fell_short_lets_no_gate_pass_because_something_else_leaks
     assert gate.judge(leaking, gate.limits("read=0.6")).code == gate.INCONCLUSIVE
     assert gate.judge(leaking, gate.limits("0.6")).code == gate.FAILS
     assert gate.judge(leaking, gate.limits("1")).code == gate.PASSES
+
+
+def test_a_verdict_says_for_whom_what_would_have_been_caught_and_what_would_settle_it(short: Result) -> None:
+    labels = Labels(300, 300, guess=0.1, updates=Rate(300, 300))
+    read = [replace(r, baseline={"ssim": 0.1}, read=True) for r in short.records]
+    both = weigh(replace(short, records=read, scores=replace(short.scores, labels=labels)))
+    assert "3 of 3 images are read" in both.sentence
+    assert both.details[0].startswith("Also, 300 of 300 labels")
+    assert f"number {short.scores.worst.index} of the data" in both.details[-1]
+    hidden = replace(short, scores=replace(short.scores, evidence={"hidden": 3}, identification=None))
+    assert "read 63.2% of such images" in weigh(hidden).details[0]  # 1 - 0.05^(1/3)
+    words = "dosimeter audit --attack ig:tv=0.1,steps=2 --out 'my runs/a'"
+    assert weigh(replace(short, command=words)).settles == "dosimeter audit --attack ig:tv=0.1,steps=8"
+    assert weigh(replace(short, command="dosimeter audit --steps 2")).settles == "dosimeter audit --steps 8"
+    assert weigh(replace(short, command="dosimeter audit")).settles == "dosimeter audit --steps 8"
+    assert not weigh(short).settles
+
+
+def test_the_interval_of_the_best_of_several_attacks_is_wider() -> None:
+    """Of attacks of equal strength the luckiest is picked, so an interval of its own would miss too often."""
+    draws = np.random.default_rng(0).binomial(32, 0.5, size=(2000, 6)).max(1)
+    alone = np.mean([Rate(int(hits), 32).low > 0.5 for hits in draws])
+    allowed = np.mean([Rate(int(hits), 32, 6).low > 0.5 for hits in draws])
+    assert alone > 0.05 > allowed

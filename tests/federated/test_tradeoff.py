@@ -161,3 +161,16 @@ def test_a_users_own_defense_is_calibrated_by_what_it_says_of_itself(monkeypatch
 
     monkeypatch.setattr(Comparison, "strongest", lambda _, defense: {"rate": float(defense.level < 2)})
     assert calibrate(comparison(), Own(), allowed=0.0).defense == Own(level=2.0)
+
+
+def test_strengths_at_which_searches_fell_short_are_not_said_to_stop_anything() -> None:
+    """One step reads nothing of an update that holds all."""
+    found = comparison().strongest(defenses.GaussianNoise(sigma=1e-4))
+    assert found["hits"] == 0
+    assert found["evidence"]["fell short"]
+    assert found["kind"] == "inconclusive"
+    kept = dict.fromkeys(strength_of(defenses.GaussianNoise()).grid, found)
+    assert calibrate(comparison(), defenses.GaussianNoise(sigma=1.0), allowed=0.0, kept=kept).weakest is None
+    balance = comparison().balance("noise", defenses.GaussianNoise(sigma=1e-4))
+    assert balance.kind == "inconclusive"
+    assert balance.verdict.startswith("The audit cannot tell")

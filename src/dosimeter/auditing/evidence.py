@@ -6,6 +6,7 @@ not hold the image, for this attack. If not the search stopped early, or its mod
 update may well hold it. Nothing of this is told to an attack.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import torch
@@ -32,6 +33,11 @@ class Evidence(StrEnum):
     FELL_SHORT = "fell short"  # the truth explains it better: this says nothing of the defense
     UNFIT = "does not fit"  # not even the truth solves the attack's equations, as under noise
     UNMEASURED = "not measured"  # the attack did not come to an end, or the update is zero
+
+
+def tally(counts: Mapping[str, int]) -> str:
+    """How many images the evidence is what of, as it is printed: "3 read, 1 hidden, 2 fell short"."""
+    return ", ".join(f"{counts[kind]:,} {kind}" for kind in Evidence if counts.get(kind))
 
 
 def explained(found: Reconstruction, truth: Tensor) -> list[Evidence]:

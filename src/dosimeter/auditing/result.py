@@ -80,9 +80,8 @@ class Result(Found):
         told: dict[str, Any] = {"panel": [each.row() for each in self.panel], "verdict": self.verdict}
         found = weigh(self)
         claims = {each.name: {"hits": each.rate.hits, "of": each.rate.of, "p": each.p} for each in found.claims}
-        told = {"conclusion": {"kind": found.kind.value, "sentence": found.sentence, "claims": claims}} | (
-            told if self.panel else {}
-        )
+        conclusion = {"kind": found.kind.value, "sentence": found.sentence, "details": list(found.details)}
+        told = {"conclusion": conclusion | {"claims": claims}} | (told if self.panel else {})
         # A name is that of all images of a batch, so it stands once.
         return self._document(scores=plain.of(self.scores), ids=list(self.victims.ids), **told)
 

@@ -5,6 +5,8 @@ several claims and several attacks each has its share of `ALPHA`. That nothing w
 did its work: every image was hidden from every attack that fits, and the attack itself works here.
 """
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from math import exp, lgamma, log, log1p
@@ -22,6 +24,12 @@ ALPHA = 0.05
 
 SHOWS = {"ssim": 0.02, "lpips": -0.05}
 """By how much the median image must be nearer to its original than without the update, for that to be a leak."""
+
+ORDER = ("certain", "read", "transformed", "identified", "labels", "nearer")
+"""Claims, the gravest first."""
+
+CAUGHT, MORE = 0.95, 4
+"""How surely a leak would have been seen that is said to have been; times as many steps as a search that fell short."""
 
 
 class Kind(StrEnum):
@@ -45,6 +53,9 @@ class Verdict(NamedTuple):
     sentence: str
     claims: tuple[Claim, ...]
     doubt: str = ""  # why it would be no evidence if nothing leaked
+    details: tuple[str, ...] = ()
+    """What else leaks and for whom, or what was tried and would have been caught."""
+    settles: str = ""  # the command that would settle what cannot be told, where one may and the one before is known
 
 
 def weigh(result: "Result") -> Verdict:
@@ -53,18 +64,50 @@ def weigh(result: "Result") -> Verdict:
     attacks = tried or [(result.settings.get("attack_name", "the attack"), result)]
     level = ALPHA / sum(len(list(_claims(found, 1.0))) for _, found in attacks)
     claims = [(name, claim) for name, found in attacks for claim in _claims(found, level)]
-    leaking = [(name, claim) for name, claim in claims if claim.leaks]
     flat, doubt = tuple(claim for _, claim in claims), _doubt(result, [found for _, found in attacks])
+    leaking = sorted(
+        ((name, claim) for name, claim in claims if claim.leaks),
+        key=lambda each: (ORDER.index(each[1].name), -each[1].rate.rate),
+    )
     if leaking:
-        order = ("certain", "read", "transformed", "identified", "labels", "nearer")
-        name, worst = min(leaking, key=lambda each: (order.index(each[1].name), -each[1].rate.rate))
-        by = f" by {name}" if len(attacks) > 1 else ""
-        return Verdict(Kind.LEAKS, f"The updates leak: {worst.words}{by}.", flat, doubt)
+        words = [f"{claim.words}{f' by {name}' if len(attacks) > 1 else ''}" for name, claim in leaking]
+        first = {claim.name: said for (_, claim), said in reversed(list(zip(leaking, words, strict=True)))}
+        details = [f"Also, {said}." for said in reversed(first.values()) if said != words[0]]
+        worst = result.scores.worst
+        details.append(f"The most exposed image is number {worst.index} of the data, with an SSIM of {worst.ssim:.2f}.")
+        return Verdict(Kind.LEAKS, f"The updates leak: {words[0]}.", flat, doubt, tuple(details))
     if doubt:
-        return Verdict(Kind.INCONCLUSIVE, f"The audit cannot tell: {doubt}.", flat, doubt)
+        return Verdict(
+            Kind.INCONCLUSIVE, f"The audit cannot tell: {doubt}.", flat, doubt, settles=_settles(result, attacks)
+        )
     seen = f"by {len(attacks)} attacks" if len(attacks) > 1 else f"by {attacks[0][0]}"
-    words = f"No leak was shown {seen}; what was found explains the updates of all {len(result.records):,} images."
-    return Verdict(Kind.NOT_SHOWN, words, flat)
+    images = len(result.records)
+    words_ = f"No leak was shown {seen}; what was found explains the updates of all {images:,} images."
+    share = 1 - (1 - CAUGHT) ** (1 / images)
+    caught = (
+        f"Had these attacks read {share:.1%} of such images or more, {CAUGHT:.0%} of audits like this one would have "
+        f"shown it. Tried: {', '.join(name for name, _ in attacks)}."
+    )
+    return Verdict(Kind.NOT_SHOWN, words_, flat, details=(caught,))
+
+
+def _settles(result: "Result", attacks: Sequence[tuple[str, "Result"]]) -> str:
+    """The command of the audit with more steps."""
+    took = max((record.steps for _, found in attacks for record in found.records), default=0)
+    command = result.command.splitlines()[0] if result.command else ""
+    if not took or not command:
+        return ""
+    words = shlex.split(command)
+    if "--out" in words:  # which is taken
+        del words[words.index("--out") : words.index("--out") + 2]
+    steps, own = str(MORE * took), [at for at, word in enumerate(words) if re.search(r"\bsteps=\d+", word)]
+    if "--steps" in words:
+        words[words.index("--steps") + 1] = steps
+    elif own and words[own[0] - 1] == "--attack":
+        words[own[0]] = re.sub(r"\bsteps=\d+", f"steps={steps}", words[own[0]])
+    else:
+        words += ["--steps", steps]
+    return shlex.join(words)
 
 
 def _claims(result: "Result", level: float) -> Iterator[Claim]:

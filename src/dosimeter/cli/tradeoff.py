@@ -9,6 +9,8 @@ from rich.table import Table
 from dosimeter import files, fingerprint, spec
 from dosimeter.attacks import presets
 from dosimeter.auditing import estimate, part
+from dosimeter.auditing.evidence import tally
+from dosimeter.auditing.verdict import Kind
 from dosimeter.cli import options
 from dosimeter.cli.config import write_config
 from dosimeter.cli.console import err, out
@@ -17,12 +19,12 @@ from dosimeter.cli.train import about, audit_of, federation
 from dosimeter.defenses import Defense
 from dosimeter.errors import SettingError
 from dosimeter.federated.accounting import privacy_words
-from dosimeter.federated.tradeoff import Balance, Comparison, Tried, calibrate, strength_of
+from dosimeter.federated.tradeoff import Balance, Calibration, Comparison, Tried, calibrate, strength_of
 from dosimeter.federated.training import estimate_training
 from dosimeter.progress import duration
 
 BALANCES, STRENGTHS = "compare.json", "calibrate.json"
-HEAD = ("defense", "accuracy", "SSIM", "read", "best attack", "weights", "sent", "a round")
+HEAD = ("defense", "accuracy", "verdict", "SSIM", "read", "best attack", "weights", "sent", "a round")
 
 
 def run_compare(asked: options.Compare) -> None:
@@ -51,10 +53,10 @@ def run_compare(asked: options.Compare) -> None:
     said += f"{asked.seed}, {'trained' if asked.trained else 'untrained'}"
     page = {
         "threshold": asked.threshold,
-        "points": [(spec.shown(each.defense), each.accuracy, each.ssim) for each in found],
+        "points": [(_shown(each), each.accuracy, each.ssim) for each in found],
         "head": head,
         "rows": [[spec.shown(row[0]), *row[1:]] for row in cells],
-        "verdicts": [[spec.shown(each.defense), each.verdict] for each in found],
+        "verdicts": [[spec.shown(each.defense), tally(each.evidence), each.verdict] for each in found],
     }
     document = {"command": "compare", "balances": [balance._asdict() for balance in found]}
     finish(asked, folder, document, table, "compare", about=said, **page)
@@ -79,12 +81,9 @@ def run_calibrate(asked: options.Calibrate) -> None:
     with going_on(folder):
         done = {float(value): success for value, success in kept.read().items()}
         found = calibrate(comparison, made, allowed=asked.allow, vary=asked.vary, kept=done, told=keep)
-        part_, setting, grid = found.strength
+        part_, setting, _ = found.strength
         if found.defense is None:
-            raise SettingError(
-                f"Up to {setting}={grid[-1]:g} some attack reads more than {asked.allow:.0%} of the images; "
-                "join the defense with another one (|) or allow more (--allow)."
-            )
+            raise SettingError(_never(found, asked.allow))
         words = spec.with_setting(asked.defense, part_, setting, f"{found.weakest:g}")
         balance = comparison.balance(words, found.defense, folder / safe({"defense": words}))
     if asked.json:
@@ -126,11 +125,32 @@ def _plan(comparison: Comparison, chosen: dict[str, Defense]) -> None:
 
 def _tell(setting: str, tried: Tried) -> None:
     hit = tried.success
-    verb = "stops all attacks" if tried.stopped else hit.get("unmeasured") or f"is read by {hit['attack']}"
-    err.print(
-        f"{setting}={tried.value:g} {verb}: {hit['hits']} of {hit['of']} images, SSIM {hit['ssim']:.3f}",
-        highlight=False,
+    if tried.stopped:
+        verb = "stops all attacks"
+    elif hit["hits"] and not hit["doubt"]:
+        verb = f"is read by {hit['attack']}"
+    else:
+        verb = f"cannot be told, for {hit['doubt']}"
+    told = f"{hit['hits']} of {hit['of']} images, SSIM {hit['ssim']:.3f}"
+    err.print(f"{setting}={tried.value:g} {verb}: {told} ({tally(hit['evidence'])})", highlight=False, soft_wrap=True)
+
+
+def _never(found: Calibration, allowed: float) -> str:
+    """Why no strength was found that stops all attacks."""
+    _, setting, grid = found.strength
+    last = max(found.tried, key=lambda tried: tried.value if grid[-1] > grid[0] else -tried.value)
+    if last.success["rate"] <= allowed:
+        why = f"it cannot be told whether attacks are stopped, for {last.success['doubt']}"
+        return f"Up to {setting}={grid[-1]:g} {why}."
+    return (
+        f"Up to {setting}={grid[-1]:g} some attack reads more than {allowed:.0%} of the images; "
+        "join the defense with another one (|) or allow more (--allow)."
     )
+
+
+def _shown(balance: Balance) -> str:
+    """The defense, with a word where what stays hidden of it is no evidence."""
+    return spec.shown(balance.defense) + (" (cannot tell)" if balance.kind == Kind.INCONCLUSIVE else "")
 
 
 def _table(found: list[Balance]) -> tuple[tuple[str, ...], list[list[str]]]:
@@ -147,6 +167,7 @@ def _cells(balance: Balance) -> list[str]:
     return [
         balance.defense,
         f"{100 * balance.accuracy:.2f}{spread} %",
+        balance.kind,
         f"{balance.ssim:.3f}" + ("" if balance.originals is None else f" ({balance.originals:.3f} originals)"),
         f"{balance.success['hits']} of {balance.success['of']}",
         balance.attack,

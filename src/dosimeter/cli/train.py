@@ -157,7 +157,7 @@ def _spread(values: list[float], *, percent: bool = False) -> str:
 
 
 def _leaks(points: list[Point]) -> Table:
-    head = ["round", "server", "read", "SSIM", "without it", "PSNR", "accuracy", "norm"]
+    head = ["round", "server", "verdict", "read", "SSIM", "blind", "PSNR", "accuracy", "norm"]
     private = _delta(points)
     head += [f"epsilon at delta {private}"] if private else []
     table = Table(*head, box=None, pad_edge=False)
@@ -166,7 +166,8 @@ def _leaks(points: list[Point]) -> Table:
         table.add_row(
             str(point["round"]),
             point["server"],
-            point["success"]["text"],
+            point["verdict"],
+            f"{point['success']['hits']} of {point['success']['of']}",
             f"{point['ssim']:.3f}" + (f" ({point['originals']['ssim']:.3f} originals)" if "originals" in point else ""),
             f"{point['blind_ssim']:.3f}",
             f"{point['psnr']:.2f}",

@@ -8,6 +8,7 @@ from typing import Any
 from dosimeter import files, fingerprint, plain, trees
 from dosimeter.auditing import Audit, Result, perform
 from dosimeter.auditing.job import Job
+from dosimeter.auditing.verdict import weigh
 from dosimeter.errors import SettingError
 from dosimeter.federated.accounting import privacy
 from dosimeter.federated.audited import as_audited
@@ -16,9 +17,9 @@ from dosimeter.federated.training import Training, score, train
 from dosimeter.servers import Tamper
 
 Point = dict[str, Any]
-"""One audit on the way as plain values: round, server, attack, accuracy, ssim, psnr, success, images; `instead_of` has
-rounds that training ended before. Scores are against what clients trained on, where a defense made it of their images
-and it is nearer; those against `originals` then stand beside them."""
+"""One audit on the way as plain values: round, server, attack, accuracy, ssim, psnr, success, verdict, evidence and
+images; `instead_of` has rounds that training ended before. Scores are against what clients trained on, where a defense
+made it of their images and it is nearer; those against `originals` then stand beside them."""
 
 POINTS = "leakage.json"
 
@@ -98,6 +99,8 @@ def point_of(result: Result, norms: Sequence[float] = ()) -> Point:
         "psnr": near["psnr"].mean,
         "blind_ssim": near.baseline["ssim"].mean,
         "success": plain.of(scores.success),
+        "verdict": weigh(result).kind.value,
+        "evidence": scores.evidence,
         "seconds": result.seconds,
     }
     if scores.transformed:

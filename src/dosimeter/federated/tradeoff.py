@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from dosimeter import checks, fingerprint, plain
 from dosimeter.auditing import Audit, Result, audit_all
+from dosimeter.auditing.verdict import weigh
 from dosimeter.defenses import Chain, Defense, NoDefense, parts
 from dosimeter.errors import SettingError, unknown
 from dosimeter.federated.accounting import privacy
@@ -26,6 +27,8 @@ class Balance(NamedTuple):
     ssim: float  # of the strongest attack, against what clients trained on where that is nearer
     attack: str
     success: dict[str, Any]
+    kind: str  # of the verdict: leaks, not shown or inconclusive
+    evidence: dict[str, int]  # images by what that attack says of privacy
     verdict: str
     added: float  # share of parameters that it adds
     bytes: int  # that a client sends in a round
@@ -62,6 +65,7 @@ class Comparison:
             trainings.append((task, train(task, folder=folder and Path(folder) / f"seed-{task.seed}")))
         task, first = trainings[0]
         result = self.audit(task, first if self.trained else Training(task.initial(), {}, []))
+        weighed = weigh(result)
         accuracies = [picked(found.history)["accuracy"] for _, found in trainings]
         rounds = [entry["seconds"] for _, found in trainings for entry in found.history]
         return Balance(
@@ -71,7 +75,9 @@ class Comparison:
             result.scores.nearest["ssim"].mean,
             result.settings["attack_name"],
             plain.of(result.scores.success),
-            result.verdict,
+            weighed.kind.value,
+            result.scores.evidence,
+            f"{weighed.sentence} {result.verdict}",
             _parameters(task) / max(1, _parameters(replace(task, defense=NoDefense()))) - 1,
             first.history[-1]["bytes"],
             statistics.median(rounds),
@@ -92,8 +98,9 @@ class Comparison:
         task = replace(self.federation(self.whole.seed), defense=defense)
         result = self.audit(task, Training(task.initial(), {}, []))
         rate: dict[str, Any] = plain.of(result.scores.success)
-        mean, left = result.scores.nearest["ssim"].mean, result.unmeasured
-        return rate | {"attack": result.settings["attack_name"], "ssim": mean, "unmeasured": left}
+        mean, weighed = result.scores.nearest["ssim"].mean, weigh(result)
+        told = {"kind": weighed.kind.value, "doubt": weighed.doubt, "evidence": result.scores.evidence}
+        return rate | {"attack": result.settings["attack_name"], "ssim": mean} | told
 
 
 def _parameters(task: Federation) -> int:
@@ -104,7 +111,7 @@ class Tried(NamedTuple):
     """One strength of a defense against its whole panel."""
 
     value: float
-    stopped: bool
+    stopped: bool  # which was shown: few enough images are read, and that is no fault of the searches
     success: dict[str, Any]
 
 
@@ -142,8 +149,8 @@ def calibrate(
 ) -> Calibration:
     """Find the weakest setting of a defense that stops its whole panel, by halving its grid.
 
-    What stops the panel is taken to stop it when made stronger, and the strength below the one that is found was seen
-    not to.
+    What stops the panel is taken to stop it when made stronger, and the strength below the one that is found was not
+    seen to: more was read, or searches fell short so that it cannot be told.
 
     Args:
         allowed: share of images that may be read.
@@ -158,7 +165,8 @@ def calibrate(
 
     def stops(at: int) -> bool:
         success = (kept or {}).get(grid[at]) or comparison.strongest(strength.of(defense, grid[at]))
-        tried.append(Tried(grid[at], success["rate"] <= allowed and not success.get("unmeasured"), success))
+        shown = success["rate"] <= allowed and not (success.get("doubt") and allowed < 1)
+        tried.append(Tried(grid[at], shown, success))
         if told:
             told(strength.setting, tried[-1])
         return tried[-1].stopped

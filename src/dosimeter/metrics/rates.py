@@ -43,6 +43,8 @@ class Rate:
 
     hits: int
     of: int
+    picked_from: int = 1
+    """Of how many rates this is the one that was chosen for being high; the interval is as much wider (Bonferroni)."""
     rate: float = field(init=False)
     low: float = field(init=False)
     high: float = field(init=False)
@@ -50,7 +52,7 @@ class Rate:
     """For people: "97 % (84-99 %), 31 of 32", "below 2.9 % (0 of 128)", "above 97.1 % (128 of 128)"."""
 
     def __post_init__(self) -> None:
-        low, high = wilson(self.hits, self.of)
+        low, high = wilson(self.hits, self.of, 1 - 0.05 / max(1, self.picked_from))
         vars(self).update(rate=self.hits / self.of, low=low, high=high)
         vars(self).update(text=self._text())
 

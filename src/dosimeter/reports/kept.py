@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dosimeter import files
+from dosimeter.auditing.evidence import tally
 from dosimeter.errors import DataError
 from dosimeter.reports import charts, sections
 from dosimeter.reports.charts import Point
@@ -101,7 +102,9 @@ def _leakage(found: Entry) -> list[tuple[str, Html]]:
     figures = [sections.drawing(figure, name, charts.legend(series)) for name, figure, series in drawn]
     spent = sorted({(p["round"], p["epsilon"]) for p in points if p.get("epsilon") is not None})
     figures += _privacy({"epsilon": spent}, points)
-    return [("Over rounds", charts.side_by_side(*figures))]
+    rows = [[str(p["round"]), p["server"], p["verdict"], tally(p["evidence"])] for p in points]
+    verdicts = sections.table(("round", "server", "verdict", "evidence"), rows)
+    return [("Over rounds", charts.side_by_side(*figures)), ("Verdicts", verdicts)]
 
 
 def _comparison(found: Entry) -> list[tuple[str, Html]]:
@@ -116,7 +119,7 @@ def _comparison(found: Entry) -> list[tuple[str, Html]]:
     return [
         ("The trade-off", charts.side_by_side(figure)),
         ("Costs", sections.table(found["head"], found["rows"])),
-        ("Verdicts", sections.table(("defense", "what was tried"), found["verdicts"])),
+        ("Verdicts", sections.table(("defense", "evidence", "what was tried"), found["verdicts"])),
     ]
 
 

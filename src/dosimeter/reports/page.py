@@ -60,8 +60,11 @@ def _header(result: Outcome, title: str) -> Html:
 
 def _main(result: Result) -> list[Html]:
     """The sections in reading order."""
+    found = weigh(result)
     words = (
-        tag("h2", *_unbroken(weigh(result).sentence)),
+        tag("h2", *_unbroken(found.sentence)),
+        *(tag("p", *_unbroken(line)) for line in found.details),
+        tag("p", "To settle it: ", tag("code", found.settles)) if found.settles else Html(),
         tag("p", *_unbroken(result.verdict or verdict(result))),
         tag("p", f"{labels_said(result)} {meaning(result)}".strip()),
     )

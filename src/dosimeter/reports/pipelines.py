@@ -15,8 +15,9 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def write(folder: Path, result: Result, gate: Gate, limits: dict[str, float]) -> None:
     """All four, beside the run."""
-    name, claims = clean(headline(result)), weigh(result).claims
-    said = {"code": gate.code, "sentence": gate.sentence, "limits": limits, "verdict": weigh(result).kind.value}
+    verdict = weigh(result)
+    name, claims = clean(headline(result)), verdict.claims
+    said = {"code": gate.code, "sentence": gate.sentence, "limits": limits, "verdict": verdict.kind.value}
     rates = {claim.name: {"hits": claim.rate.hits, "of": claim.rate.of, "p": claim.p} for claim in claims}
     level = {PASSES: "note", FAILS: "error"}.get(gate.code, "warning")
     finding = {"ruleId": "gradient-leakage", "level": level, "message": {"text": f"{name}. {gate.sentence}"}}
@@ -27,7 +28,8 @@ def write(folder: Path, result: Result, gate: Gate, limits: dict[str, float]) ->
     files.replace_json(folder / GATES[2], {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
     rows = [f"| {c.name} | {c.rate.hits} of {c.rate.of} | {limits.get(c.name, '-')} | {c.p:.2g} |" for c in claims]
     table = "\n".join(["| rate | with the update alone | limit | p |", "|---|---|---|---|", *rows])
-    files.replace(folder / GATES[3], f"**{gate.sentence}**\n\n{name}\n\n{table}\n")
+    more = f"To settle it: `{verdict.settles}`\n\n" if verdict.settles else ""
+    files.replace(folder / GATES[3], f"**{gate.sentence}**\n\n{name}\n\n{more}{table}\n")
 
 
 def _junit(name: str, gate: Gate, seconds: float) -> str:

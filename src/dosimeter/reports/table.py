@@ -66,8 +66,11 @@ def _print_scores(result: Result, console: Console, say: "_Say") -> None:
     s = result.settings
     about = f"{count(s['victims'], 'update')} of {count(s['batch'], 'image')}, defense {s['defense']}"
     about += "" if result.threat.server == "honest" else f", server {result.threat.server}"
-    said = f"{weigh(result).sentence}\n\n{result.verdict or verdict(result)} {labels_said(result)}".strip()
-    body = Text.assemble(say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n", say(said))
+    found = weigh(result)
+    said = "\n".join([result.verdict or verdict(result), *filter(None, [labels_said(result)]), *found.details])
+    said += f"\nTo settle it: {found.settles}" if found.settles else ""
+    head = (say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n", say(found.sentence, "bold"))
+    body = Text.assemble(*head, "\n\n", say(said))
     console.print(Panel(body, box=box.ROUNDED, expand=False, padding=(0, 1)))
     if result.panel:
         console.print(_panel(result, say))

@@ -124,17 +124,21 @@ def estimate_panel(audit: Audit, *, steps: int) -> Iterator[tuple[str, dict[str,
 def strongest(trials: Sequence[Trial]) -> tuple[Trial, Result]:
     """The attack that reads most images, of these the one with the highest mean SSIM; controls do not count.
 
-    Where clients train on transformed images, either those or the originals count, whichever are nearer.
+    Where clients train on transformed images, either those or the originals count, whichever are nearer. Its interval
+    allows for its having been picked among all.
     """
     ran = [(t, t.result) for t in trials if t.result is not None and t.role != "control"]
     if not ran:
         raise DosimeterError("No attack of the panel could be run; see the reasons above.")
-    return max(ran, key=lambda both: (both[1].scores.success.hits, both[1].scores.nearest["ssim"].mean))
+    trial, best = max(ran, key=lambda both: (both[1].scores.success.hits, both[1].scores.nearest["ssim"].mean))
+    success = replace(best.scores.success, picked_from=len(ran))
+    return trial, replace(best, scores=replace(best.scores, success=success))
 
 
 def conclude(trials: Sequence[Trial]) -> Result:
     """The strongest attack's result with the whole panel beside it."""
-    best, ran = strongest(trials)[1], [t.result for t in trials if t.result is not None]
+    ran = [t.result for t in trials if t.result is not None]
+    best = strongest(trials)[1]
     status = INTERRUPTED if any(each.status == INTERRUPTED for each in ran) else COMPLETE
     seconds = sum(each.seconds for each in ran)
     return replace(best, panel=tuple(trials), verdict=verdict(trials), seconds=seconds, status=status, made="")
