@@ -40,10 +40,12 @@ def test_what_the_documents_show_in_python_runs(page: str, tmp_path: Path, monke
 def test_the_page_on_flower_runs_from_its_first_line_to_its_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from flwr.app import ArrayRecord, Context
+    from flwr.app import ArrayRecord, ConfigRecord, Context
     from flwr.serverapp import Grid, ServerApp
+    from typer.testing import CliRunner
 
-    from dosimeter.flower import run_here
+    from dosimeter.cli import app
+    from dosimeter.flower import Keep, run_here
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples" / "flower_quickstart")
@@ -53,16 +55,25 @@ def test_the_page_on_flower_runs_from_its_first_line_to_its_last(
     keeping, attacking, defending = snippets("docs/flower.md")
     held = {"make_model": make}
     exec(compile(keeping, "flower.md", "exec"), held)
-    server = ServerApp()
+    server, words = ServerApp(), {"images": 1, "lr": 0.1, "local-epochs": 1, "batch-size": 32, "momentum": 0.0}
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        held["strategy"].start(grid, ArrayRecord(make().state_dict()), num_rounds=1)
+        strategy = Keep(held["strategy"].strategy, "kept", context.run_config)
+        told = ConfigRecord({"lr": 0.1})
+        strategy.start(grid, ArrayRecord(make().state_dict()), num_rounds=1, train_config=told)
 
-    run_here(server, client, nodes=2, config={"images": 1, "rate": 0.1})
+    run_here(server, client, nodes=2, config=words)
     exec(compile(attacking.replace("steps=400", "steps=2"), "flower.md", "exec"), held)
     exec(compile(defending, "flower.md", "exec"), held)
-    assert capsys.readouterr().out.count("torch.Size([1, 1, 1, 28, 28])") == 2
+    assert capsys.readouterr().out.count("1 step at lr 0.1 torch.Size([1, 1, 1, 28, 28])") == 2
+    line = re.search(r"^    dosimeter (audit --kept /tmp/kept .*)$", (ROOT / "docs/flower.md").read_text(), re.M)
+    assert line is not None
+    monkeypatch.chdir(ROOT / "examples" / "flower_quickstart")
+    short = line[1].replace("/tmp/kept", str(tmp_path / "kept")).replace("--steps 400", "--steps 2").split()
+    done = CliRunner().invoke(app, [*short, "--out", str(tmp_path / "run")], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "Most exposed: client" in done.output
 
 
 def test_commands_in_the_documents_name_options_that_exist() -> None:

@@ -1,10 +1,11 @@
-"""Attack the updates that the server kept, and say how many of the clients' images they give away.
+"""Audit the updates that the server kept beside the truth, which the owner of an app has.
 
 python audit.py kept --clients 3
 """
 
 import argparse
 
+import torch
 from quickstart.task import batch, make
 
 import dosimeter as dm
@@ -13,19 +14,16 @@ from dosimeter import flower
 options = argparse.ArgumentParser()
 options.add_argument("kept", help="the folder that was given to Keep")
 options.add_argument("--clients", type=int, default=3)
-options.add_argument("--rate", type=float, default=0.1)
 options.add_argument("--steps", type=int, default=400)
 given = options.parse_args()
 
-attack = dm.presets.inverting_gradients(steps=given.steps, tv=1e-3, labels="counts")
-found = flower.audit_kept(given.kept, make(), attack=attack, shape=(1, 28, 28), lr=given.rate)
+truth = {}
+for kept in flower.read_kept(given.kept):
+    images, labels = batch(int(kept.metrics["partition-id"]), given.clients, kept.round, kept.examples)
+    truth[kept.round, kept.node] = dm.Victims(images[None], labels[None], torch.arange(len(labels))[None], ("own",))
 
-# Only here does the truth come in, which the auditor of an own app has.
-read = 0
-for kept, images in found:
-    truth, _ = batch(kept.metrics["partition-id"], given.clients, kept.round, kept.examples)
-    guess = images.images[0][dm.metrics.match_batch(images.images[0], truth)]
-    scores = dm.metrics.ssim(guess, truth)
-    read += int((scores > 0.5).sum())
-    print(f"round {kept.round}, node {kept.node}: SSIM {', '.join(f'{s:.2f}' for s in scores.tolist())}")  # noqa: T201
-print(f"{read} of {sum(kept.examples for kept, _ in found)} images read (SSIM above 0.5)")  # noqa: T201
+beside = flower.Beside(truth=truth)  # for scores alone
+found = flower.audit(given.kept, make(), shape=(1, 28, 28), attack=f"ig:tv=0.001,steps={given.steps}", beside=beside)
+for each in found.entries:
+    print(f"round {each.round}, {each.client}: SSIM {each.ssim:.2f}")  # noqa: T201
+print(found.verdict.sentence)  # noqa: T201

@@ -9,6 +9,7 @@
     report.html                  the page for people, by `dosimeter.reports`
     gate.json, .junit.xml, ...   what a gate said, for pipelines, by `dosimeter.reports.pipelines`
     attacks/                     the same of every attack of a panel
+    updates/                     the same of every update of a federation whose images were searched for
 
 `baseline` is what the same attack gives without the update. `raw` and `raw_baseline` stand beside them where clipping
 changed them; `labels`, `indices`, `std` and `transformed` are what scores need. The originals are the private images
@@ -24,7 +25,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dosimeter import files, plain
-from dosimeter.auditing import Captured, Finding, ImageRecord, Outcome, Result, Summary, Trial
+from dosimeter.auditing import Captured, Entry, Finding, ImageRecord, Outcome, Result, Summary, Survey, Trial
 from dosimeter.errors import DataError
 from dosimeter.files import reason
 from dosimeter.types import Curve, ThreatModel, Victims
@@ -45,12 +46,16 @@ FORMAT = 1
 GATES = ("gate.json", "gate.junit.xml", "gate.sarif", "gate.md")
 RUN, RECORDS, TENSORS, IMAGES = "run.json", "records.json", "reconstructions.safetensors", "images"
 
-_FOLDERS = re.compile(r"(attacks/[^/]+/)?images|attacks(/[^/]+)?")
+_FOLDERS = re.compile(r"((attacks|updates)/[^/]+/)?images|(attacks|updates)(/[^/]+)?")
 _FILES = re.compile(
-    r"(attacks/[^/]+/)?(run\.json|run\.toml|records\.json|reconstructions\.safetensors|report\.html|\.report\.html\.\d+"
+    r"((attacks|updates)/[^/]+/)?"
+    r"(run\.json|run\.toml|records\.json|reconstructions\.safetensors|report\.html|\.report\.html\.\d+"
     r"|images/victim-\d+-\d+-(original|transformed|reconstruction)\.png)|gate\.(json|junit\.xml|sarif|md)"
 )
 """All that a run may consist of; the hidden page is what a process leaves that was killed while it wrote one."""
+
+
+F = TypeVar("F", Result, Captured)
 
 
 class Run(NamedTuple):
@@ -61,12 +66,20 @@ class Run(NamedTuple):
     tensors: dict[str, Tensor]  # reconstructions.safetensors; empty when the document is None
 
 
-def write_run(result: Outcome, folder: Path) -> None:
+def write_run(result: Outcome | Survey, folder: Path) -> None:
     """Write a result into a folder, usually a draft; run.json comes last, and with it the folder is a run."""
     for number, trial in enumerate(result.panel if isinstance(result, Result) else (), 1):
         place = folder / attack_folder(number, trial.attack)
         if trial.result is not None and not (place / RUN).is_file():
             write_run(trial.result, place)
+    if isinstance(result, Survey):
+        for key, update in result.results.items():
+            if not (folder / update_folder(key) / RUN).is_file():
+                write_run(update, folder / update_folder(key))
+        _write_json(folder / RECORDS, result.document())
+        info = _info(result.status, result.seconds, result.environment, len(result.entries))
+        _write_json(folder / RUN, info | _told(result))
+        return
     # Copies, since tensors that share memory are refused; `save_file` would make a file that only its owner reads.
     copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in _tensors(result).items()}
     with files.undisturbed():
@@ -80,6 +93,11 @@ def write_run(result: Outcome, folder: Path) -> None:
 def attack_folder(number: int, name: str) -> str:
     """Where an attack of a panel lies in its folder."""
     return f"attacks/{number:02d}-{name.replace(' ', '-')}"
+
+
+def update_folder(key: str) -> str:
+    """Where an update of a federation lies in its folder."""
+    return f"updates/{key}"
 
 
 def _tensors(result: Outcome) -> dict[str, Tensor]:
@@ -110,13 +128,13 @@ def unfinished(folder: Path) -> str:
     return str(info.get("made", "")) if info.get("status") == "interrupted" else ""
 
 
-def finished(folder: Path) -> dict[str, Result]:
-    """Attacks of a panel that were done, by what made them."""
-    found: dict[str, Result] = {}
-    for place in sorted(folder.glob("attacks/*")):
+def finished(folder: Path, kind: type[F]) -> dict[str, F]:
+    """Attacks of a panel, or updates of a federation, that were done, by what made them."""
+    found: dict[str, F] = {}
+    for place in sorted([*folder.glob("attacks/*"), *folder.glob("updates/*")]):
         with suppress(DataError):  # one that was being written
             result = read(place)
-            if isinstance(result, Result) and result.made and result.status == "complete":
+            if isinstance(result, kind) and result.made and result.status == "complete":
                 found[result.made] = result
     return found
 
@@ -131,6 +149,8 @@ def read_run(folder: Path) -> Run:
     if info.get("status") == "interrupted" and info.get("images") == 0:
         return Run(info, None, {})
     document = _read_json(folder / RECORDS)
+    if document.get("survey"):
+        return Run(info, document, {})
     try:
         tensors: dict[str, Tensor] = load_file(folder / TENSORS)
     except (OSError, SafetensorError) as error:
@@ -140,13 +160,15 @@ def read_run(folder: Path) -> Run:
     return Run(info, document, tensors)
 
 
-def read(folder: str | Path) -> Outcome:
+def read(folder: str | Path) -> Outcome | Survey:
     """The result that a folder was written from; all that is to be looked at is made of it."""
     folder = Path(folder)
     run = read_run(folder)
     if run.document is None:
         raise DataError(f"{folder}: expected a result, but the run was {run.info.get('why')}; repeat the audit.")
     try:
+        if run.document.get("survey"):
+            return _survey(run, folder)
         return _captured(run) if run.document.get("captured") else _result(run, folder)
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise DataError(f"{folder}: expected a run of this version, but {reason(error)}; repeat the audit.") from None
@@ -158,7 +180,7 @@ def _result(run: Run, folder: Path) -> Result:
     for number, row in enumerate(document.get("panel", []), 1):
         told = {key: row[key] for key in ("attack", "role", "about", "rounds", "same_client")}
         inner = None if "refused" in row else read(folder / attack_folder(number, row["attack"]))
-        assert not isinstance(inner, Captured)
+        assert not isinstance(inner, Captured | Survey)
         panel.append(Trial(**told, result=inner, refused=row.get("refused", "")))
     found = _judged(run, plain.read(Summary, document["scores"], "scores"))
     return replace(found, panel=tuple(panel), verdict=document.get("verdict", ""))
@@ -169,6 +191,23 @@ def _captured(run: Run) -> Captured:
     scores = plain.read(Finding, run.document["scores"], "scores")
     judged = None if scores.judged is None else _judged(run, scores.judged)
     return Captured(**_shared(run), scores=scores, certified=run.tensors.get("certified"), judged=judged)
+
+
+def _survey(run: Run, folder: Path) -> Survey:
+    info, document, _ = run
+    assert document is not None
+    entries = tuple(plain.read(Entry, each, f"entry {at}") for at, each in enumerate(document["entries"]))
+    found = {each.key: read(folder / update_folder(each.key)) for each in entries if each.attack is not None}
+    return Survey(
+        settings=document["settings"],
+        entries=entries,
+        results={key: each for key, each in found.items() if isinstance(each, Captured)},
+        seconds=float(info["seconds"]),
+        environment=info["environment"],
+        status=document["status"],
+        command=info.get("command", ""),
+        made=info.get("made", ""),
+    )
 
 
 def _judged(run: Run, scores: Summary) -> Result:
@@ -234,7 +273,7 @@ def _info(status: str, seconds: float, environment: dict[str, str], images: int)
     return head | times | {"seconds": seconds, "environment": environment}
 
 
-def _told(result: Outcome) -> dict[str, Any]:
+def _told(result: Outcome | Survey) -> dict[str, Any]:
     """What made it and how long each attack of a panel took, where there are such."""
     panel = result.panel if isinstance(result, Result) else ()
     times = [{"attack": each.attack, "seconds": each.result.seconds if each.result else 0.0} for each in panel]

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -18,12 +20,12 @@ from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Result, Strategy
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dosimeter import clients, defenses, metrics, presets
+from dosimeter import defenses, presets
 from dosimeter.errors import DataError, SettingError, UpdateError
-from dosimeter.flower import Here, Keep, audit_kept, defend, read_kept, run_here
+from dosimeter.flower import Beside, Here, Keep, audit, defend, read_kept, run_here
+from dosimeter.types import Victims
 
 RATE = 0.1
 
@@ -251,32 +253,51 @@ def test_a_garbage_reply_stops_neither_training_nor_the_audit_of_the_others(
     assert one_round(Keep(Tolerant(), tmp_path), told_of(5, arrays=GOOD), reply_of(6, content)) is not None
     told = json.loads((tmp_path / "round-1" / "round.json").read_text())["replies"]
     assert [entry["node"] for entry in told] == [5, 6]
-    found = audit_kept(tmp_path, make(), attack=presets.analytic(), shape=(1, 8, 8))
-    assert [each.kept.node for each in found] == ([5, 6] if what == "no count" else [5])
-    assert what in ("an error", "no count") or warned(caplog, "node 6") == 1
+    found = audit(tmp_path, make(), attack=presets.analytic(), shape=(1, 8, 8), step="local:steps=1,lr=1")
+    assert [each.node for each in found.entries if each.finding] == [5]
+    refused = [each.left_out for each in found.entries if each.node == 6]
+    assert bool(refused) == bool(told[1]["files"]), refused
+    assert found.verdict.doubt
+
+
+def truths(folder: Path) -> dict[tuple[int, int], Victims]:
+    """What the clients of `users_client` trained on."""
+    return {(kept.round, kept.node): one_victim(*images(int(kept.metrics["client"]))) for kept in read_kept(folder)}
+
+
+def one_victim(x: Tensor, y: Tensor) -> Victims:
+    return Victims(x[None], y[None], torch.arange(len(x))[None], ("own",))
 
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_images_are_read_out_of_kept_updates(plain: bool, tmp_path: Path) -> None:
     run_here(users_server(Keep(FedAvg(), tmp_path), [], 1, plain), users_client(plain=plain), nodes=3)
-    found = audit_kept(tmp_path, make(), attack=presets.analytic(), shape=(1, 8, 8), lr=RATE, rounds=(1,))
-    assert len(found) == 3
-    for each in found:
-        truth, _ = images(each.kept.metrics["client"])
-        assert metrics.mse(each.found.images[0], truth).max() < 1e-6
+    how = {"attack": presets.analytic(), "shape": (1, 8, 8), "step": f"local:steps=1,lr={RATE}"}
+    found = audit(tmp_path, make(), beside=Beside(truth=truths(tmp_path)), **how)  # type: ignore[arg-type]
+    assert [each.client for each in found.entries] == ["client 0", "client 1", "client 2"]
+    assert all(each.ssim and each.ssim > 0.999 and each.certain == 1 for each in found.entries)
+    assert (found.verdict.kind, found.verdict.doubt) == ("leaks", "")
 
 
 def test_images_are_read_out_of_several_local_steps_with_momentum(tmp_path: Path) -> None:
-    strategy = Keep(FedAvg(fraction_train=0.67, min_train_nodes=2, fraction_evaluate=0.0), tmp_path)
+    strategy = Keep(FedAvg(fraction_train=0.34, min_train_nodes=1, fraction_evaluate=0.0), tmp_path)
     run_here(users_server(strategy, [], 1), users_client(steps=4, momentum=0.9), nodes=3)
-    step = clients.LocalTraining(steps=4, lr=RATE, optimiser=clients.optimisers.SGD(momentum=0.9))
-    attack = presets.inverting_gradients(steps=300, tv=0.0, labels="idlg", distance="l2", signed=False)
-    found = audit_kept(tmp_path, make(), attack=attack, shape=(1, 8, 8), lr=RATE, step=step)
-    assert len(found) == 2  # a share of three
-    for each in found:
-        truth, _ = images(each.kept.metrics["client"])
-        assert metrics.mse(each.found.images[0], truth).max() < 1e-2
-        assert metrics.ssim(each.found.images[0], truth).min() > 0.8
+    attack = presets.inverting_gradients(steps=150, tv=0.0, labels="idlg", distance="l2", signed=False)
+    step = f"local:steps=4,lr={RATE},momentum=0.9"
+    found = audit(tmp_path, make(), attack=attack, shape=(1, 8, 8), step=step, beside=Beside(truth=truths(tmp_path)))
+    (one,) = found.entries  # a share of three
+    assert one.trained == "4 steps at lr 0.1, momentum 0.9"
+    assert one.ssim is not None
+    assert one.ssim > 0.8
+    other = audit(
+        tmp_path,
+        make(),
+        attack="labels",
+        shape=(1, 8, 8),
+        step="local:steps=1,lr=0.1",
+        beside=Beside(truth=truths(tmp_path)),
+    )
+    assert "not what the truth gives by this training" in other.verdict.doubt
 
 
 def test_a_defended_client_sends_what_the_defense_makes_of_its_change(tmp_path: Path) -> None:
@@ -331,37 +352,11 @@ def test_the_quickstart_gives_its_images_away(tmp_path: Path, monkeypatch: pytes
     from quickstart.client_app import app as client
     from quickstart.server_app import app as server
 
-    words = {"rounds": 1, "images": 1, "rate": 0.1, "kept": str(tmp_path)}
-    run_here(server, client, nodes=3, config=words)
-    command = [sys.executable, str(folder / "audit.py"), str(tmp_path), "--steps", "100"]
+    words = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    run_here(server, client, nodes=3, config=words | {"rounds": 1, "kept": str(tmp_path)})
+    command = [sys.executable, str(folder / "audit.py"), str(tmp_path), "--steps", "60"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=200, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
-    assert "of 3 images read" in done.stdout, done.stdout + done.stderr
-    assert not done.stdout.splitlines()[-1].startswith("0 of"), done.stdout
-
-
-def test_clients_that_train_with_the_statistics_of_their_batch_are_audited_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    torch.manual_seed(0)
-    layers = (nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Sigmoid(), nn.Flatten(), nn.Linear(384, 4))
-    model = nn.Sequential(*layers)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    truth, label = images(3)
-    rule = torch.optim.SGD(model.train().parameters(), lr=RATE)
-    torch.autograd.backward(nn.functional.cross_entropy(model(truth), label))
-    rule.step()
-    place = tmp_path / "round-1"
-    place.mkdir()
-    save_file(before, place / "before.safetensors")
-    save_file(model.state_dict(), place / "node-5.safetensors")
-    replies = [{"node": 5, "files": ["node-5.safetensors"], "examples": count, "metrics": {}} for count in (1, 100)]
-    (place / "round.json").write_text(json.dumps({"round": 1, "replies": replies}))
-    attack = presets.inverting_gradients(steps=150, tv=0.0, labels="idlg", distance="l2", signed=False)
-    seen, blind = (
-        audit_kept(tmp_path, model, attack=attack, shape=(1, 8, 8), lr=RATE, batch_norm=how)[0].found.images[0]
-        for how in (None, "running")
-    )
-    assert float(metrics.mse(seen, truth)) < 0.3 * float(metrics.mse(blind, truth))
-    assert warned(caplog, "1 of 2 updates hold more than 16 images") == 2
+    assert "The updates leak: " in done.stdout, done.stdout + done.stderr
+    assert len(re.findall(r"round 1, client \d: SSIM 0.\d\d", done.stdout)) == 3, done.stdout

@@ -48,13 +48,15 @@ def batch(client: int, clients: int, round_: int, size: int) -> tuple[Tensor, Te
     return images[places], labels[places]
 
 
-def train(model: Net, images: Tensor, labels: Tensor, rate: float) -> float:
-    """One step of SGD; the loss before it."""
+def train(model: Net, rule: torch.optim.Optimizer, images: Tensor, labels: Tensor, epochs: int, size: int) -> float:
+    """Local epochs; the loss of the last batch."""
     model.train()
-    optimiser = torch.optim.SGD(model.parameters(), lr=rate)
-    loss = F.cross_entropy(model(images), labels)
-    loss.backward()
-    optimiser.step()
+    for _ in range(epochs):
+        for x, y in zip(images.split(size), labels.split(size), strict=True):
+            rule.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            rule.step()
     return float(loss.detach())
 
 

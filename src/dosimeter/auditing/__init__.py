@@ -5,6 +5,7 @@ The truth meets the attack's images only in `judge`, after the attack has return
 
 from dosimeter.auditing.captured.captured import examine
 from dosimeter.auditing.captured.seeing import Capture, reconstruct
+from dosimeter.auditing.captured.survey import Entry, Survey
 from dosimeter.auditing.panel.contenders import Contender, contenders
 from dosimeter.auditing.panel.panel import audit_all, audit_panel, conclude, estimate_panel, made_by
 from dosimeter.auditing.records import Finding, ImageRecord, Summary
@@ -20,6 +21,7 @@ __all__ = [
     "Capture",
     "Captured",
     "Contender",
+    "Entry",
     "Finding",
     "ImageRecord",
     "Interrupted",
@@ -30,6 +32,7 @@ __all__ = [
     "STEPS",
     "Scoring",
     "Summary",
+    "Survey",
     "Trial",
     "Updates",
     "audit",

@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 from dosimeter import checks
+from dosimeter.auditing.captured.survey import Pooled
 from dosimeter.auditing.result import Result
 from dosimeter.auditing.verdict import weigh
 from dosimeter.errors import SettingError, unknown
@@ -53,7 +54,7 @@ def check(asked: dict[str, float], images: int) -> None:
         )
 
 
-def judge(result: Result, asked: dict[str, float]) -> Gate:
+def judge(result: Result | Pooled, asked: dict[str, float]) -> Gate:
     """Whether the limits are kept, broken, or neither is shown."""
     verdict = weigh(result)
     for name, limit in asked.items():

@@ -219,3 +219,4 @@ class Finding:
     unmeasured: dict[str, int]
     shadows: Shadows
     judged: Summary | None = None
+    apart: float | None = None  # relative error of the truth's own update; large where the client trained otherwise

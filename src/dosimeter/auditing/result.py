@@ -75,6 +75,12 @@ class Result(Found):
         said = [_unmeasured(found, len(self.victims.ids), by) for found, by in counts]
         return " ".join(dict.fromkeys(text for texts in said for text in texts))
 
+    @property
+    def most_exposed(self) -> str:
+        """The image that was read best, in a sentence."""
+        worst = self.scores.worst
+        return f"The most exposed image is number {worst.index} of the data, with an SSIM of {worst.ssim:.2f}."
+
     def document(self) -> dict[str, Any]:
         """Settings, threat model, scores and records as plain values."""
         told: dict[str, Any] = {"panel": [each.row() for each in self.panel], "verdict": self.verdict}

@@ -17,6 +17,7 @@ from dosimeter.auditing.records import AsTrained, Identification, ImageRecord
 from dosimeter.metrics import Rate
 
 if TYPE_CHECKING:
+    from dosimeter.auditing.captured.survey import Pooled
     from dosimeter.auditing.result import Result
 
 ALPHA = 0.05
@@ -58,11 +59,13 @@ class Verdict(NamedTuple):
     settles: str = ""  # the command that would settle what cannot be told, where one may and the one before is known
 
 
-def weigh(result: "Result") -> Verdict:
-    """What an audit, or a panel of attacks, says of the updates."""
+def weigh(result: "Result | Pooled") -> Verdict:
+    """What an audit, a panel of attacks or the audit of a whole federation says of the updates."""
     tried = [(t.attack, t.result) for t in result.panel if t.result is not None and t.role != "control"]
-    attacks = tried or [(result.settings.get("attack_name", "the attack"), result)]
-    level = ALPHA / sum(len(list(_claims(found, 1.0))) for _, found in attacks)
+    attacks: list[tuple[str, Result | Pooled]] = list(tried) or [
+        (result.settings.get("attack_name", "the attack"), result)
+    ]
+    level = ALPHA / max(1, sum(len(list(_claims(found, 1.0))) for _, found in attacks))
     claims = [(name, claim) for name, found in attacks for claim in _claims(found, level)]
     flat, doubt = tuple(claim for _, claim in claims), _doubt(result, [found for _, found in attacks])
     leaking = sorted(
@@ -73,8 +76,7 @@ def weigh(result: "Result") -> Verdict:
         words = [f"{claim.words}{f' by {name}' if len(attacks) > 1 else ''}" for name, claim in leaking]
         first = {claim.name: said for (_, claim), said in reversed(list(zip(leaking, words, strict=True)))}
         details = [f"Also, {said}." for said in reversed(first.values()) if said != words[0]]
-        worst = result.scores.worst
-        details.append(f"The most exposed image is number {worst.index} of the data, with an SSIM of {worst.ssim:.2f}.")
+        details.append(result.most_exposed)
         return Verdict(Kind.LEAKS, f"The updates leak: {words[0]}.", flat, doubt, tuple(details))
     if doubt:
         return Verdict(
@@ -91,7 +93,7 @@ def weigh(result: "Result") -> Verdict:
     return Verdict(Kind.NOT_SHOWN, words_, flat, details=(caught,))
 
 
-def _settles(result: "Result", attacks: Sequence[tuple[str, "Result"]]) -> str:
+def _settles(result: "Result | Pooled", attacks: Sequence[tuple[str, "Result | Pooled"]]) -> str:
     """The command of the audit with more steps."""
     took = max((record.steps for _, found in attacks for record in found.records), default=0)
     command = result.command.splitlines()[0] if result.command else ""
@@ -110,14 +112,15 @@ def _settles(result: "Result", attacks: Sequence[tuple[str, "Result"]]) -> str:
     return shlex.join(words)
 
 
-def _claims(result: "Result", level: float) -> Iterator[Claim]:
+def _claims(result: "Result | Pooled", level: float) -> Iterator[Claim]:
     scores, records = result.scores, result.records
     blind = [r.blind_ssim >= scores.success.threshold for r in records]
     gained = sum(bool(r.read) and not b for r, b in zip(records, blind, strict=True))
     lost = sum(not r.read and b for r, b in zip(records, blind, strict=True))
     p = _sign(gained, lost)
     words = f"{gained:,} of {len(records):,} images are read that the attack does not read without the update"
-    yield Claim("read", Rate(gained, len(records)), p, gained > 0 and (not lost or p < level), words)
+    if records:  # without the truth there are none
+        yield Claim("read", Rate(gained, len(records)), p, gained > 0 and (not lost or p < level), words)
     yield from _close("their originals", scores.identification, records, level)
     if made := scores.transformed:
         trained = [r.transformed for r in records if r.transformed is not None]
@@ -129,6 +132,7 @@ def _claims(result: "Result", level: float) -> Iterator[Claim]:
     if labels := scores.labels:
         p = _tail(labels.hits, labels.of, labels.guess)
         words = f"{labels.hits:,} of {labels.of:,} labels are recovered, where an even guess gets {labels.guess:.1%}"
+        words = words if labels.guess else f"{labels.hits:,} of {labels.of:,} labels are certain"
         yield Claim("labels", labels, p, p < level, words)
     if certain := scores.recovered:
         words = f"{certain.hits:,} of {certain.of:,} images are recovered with certainty"
@@ -158,7 +162,7 @@ def _nearer(key: str, what: str, pairs: Sequence[tuple[float, float]], least: fl
     return Claim("nearer", Rate(better, len(gains)), p, p < level and median > abs(least), words)
 
 
-def _doubt(result: "Result", attacks: Sequence["Result"]) -> str:
+def _doubt(result: "Result | Pooled", attacks: Sequence["Result | Pooled"]) -> str:
     """Why a result in which nothing leaks is no evidence that nothing does; nothing where it is."""
     if result.unmeasured:
         return result.unmeasured.rstrip(".")

@@ -25,6 +25,7 @@ from dosimeter.auditing import (
 from dosimeter.cli import options
 from dosimeter.cli.config import given, write_config
 from dosimeter.cli.console import err, out
+from dosimeter.cli.kept import OF_KEPT, run_kept
 from dosimeter.cli.panel import run_panel
 from dosimeter.cli.parts import attack_of, pick, planned, resources_of, scoring_of, told, written
 from dosimeter.drafts import reserve
@@ -41,6 +42,11 @@ def run(asked: options.Audit) -> None:
     """Attack, write the run folder, print what was found, and exit by the gate."""
     if asked.update or asked.after:
         raise SettingError("A captured update has a command of its own; write dosimeter captured instead of audit.")
+    if asked.kept is not None:
+        run_kept(asked, asked.kept)
+        return
+    if needless := [option for name, option in given().items() if name in OF_KEPT]:
+        raise SettingError(f"{', '.join(needless)} are of a federation's kept updates; name their folder with --kept.")
     limits = None if asked.fail_above is None else gate.limits(asked.fail_above)
     steps = auto(asked.attack, asked.steps)
     task, audit = _audit(asked, whole=steps is not None)

@@ -112,7 +112,7 @@ def load(asked: options.Captured, defense: Defense, step: Step | None) -> Materi
     dataset: data.Dataset | None = None
     form = {}
     if asked.shape is not None:
-        (model, name), shape = task.load_own_model(asked.model, seed=asked.seed), _shape(asked.shape)
+        (model, name), shape = task.load_own_model(asked.model, seed=asked.seed), shape_of(asked.shape)
     else:
         model, found, said = task.load_task(
             asked.model, asked.data, seed=asked.seed, size=asked.size, channels=asked.channels
@@ -199,7 +199,7 @@ def _plain(step: Step | None, asked: options.Captured) -> Step | None:
     return None if whole and step.count(asked.batch) == 1 and step.optimiser == clients.optimisers.SGD() else step
 
 
-def _shape(text: str) -> Shape:
+def shape_of(text: str) -> Shape:
     try:
         channels, height, width = (int(part) for part in text.split(","))
     except ValueError:

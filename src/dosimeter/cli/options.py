@@ -29,7 +29,7 @@ def _of(option: Any, default: Any = MISSING) -> Any:
 
 _PANELS = ("Model and data", "Victims", "Attack and defense", "Scores", "Machine", "Output", "Training")
 _task, _whom, _how, _score, _machine, _output, _train = map(_under, _PANELS)
-_captured, _plain = _under("A captured update"), _under(None)
+_captured, _kept, _plain = _under("A captured update"), _under("A federation's kept updates"), _under(None)
 
 
 class Precision(StrEnum):
@@ -152,7 +152,20 @@ class Planned(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audit(Planned, Machine, Scores, Search, Victims, Task):
+class Federation:
+    """What a server kept of its clients."""
+
+    kept: Path | None = _of(_kept("Audit what flower.Keep wrote in this folder, by client and round."), None)
+    at: str | None = _of(_kept("Only updates of these rounds: 1+10+50."), None)
+    most: int = _of(_kept("Search for the images of updates of at most so many.", min=0), 16)
+    shape: str | None = _of(_kept("Instead of --data: channels, height, width, as 3,32,32."), None)
+    shadows: int = _of(_kept("Updates of images of --data that each round is compared with.", min=0), 8)
+    truth: Path | None = _of(_kept("A folder with round-1/node-123.npz (images, labels), for scores alone."), None)
+    pool: str | None = _of(_kept("Images that may be in the updates: a data set, an .npz file or a folder."), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit(Planned, Machine, Scores, Search, Federation, Victims, Task):
     """Attack a model's updates and report what could be read out of them."""
 
     server: str = _of(_how("A server that changes the model: permuted-rows, first-layer+separate-weights."), "honest")

@@ -13,7 +13,7 @@ from dosimeter.cli.console import command, err
 
 def run_panel(audit: Audit, place: Path, *, steps: int, made: str) -> Result | None:
     """All attacks of the defense's panel, written below the strongest one's; None where none had anything to keep."""
-    kept, trials = store.finished(place), list[Trial]()
+    kept, trials = store.finished(place, Result), list[Trial]()
 
     def whole(status: str) -> Result:
         result = conclude(trials)

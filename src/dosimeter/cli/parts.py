@@ -16,7 +16,7 @@ from rich.table import Table
 
 from dosimeter import checks, data, files, fingerprint, metrics, spec, store
 from dosimeter.attacks import Attack, AverageOrders, GuessSteps, searching
-from dosimeter.auditing import Captured, Interrupted, InterruptedCapture, Resources, Result, Scoring, part
+from dosimeter.auditing import Captured, Interrupted, InterruptedCapture, Resources, Result, Scoring, Survey, part
 from dosimeter.cli import options
 from dosimeter.cli.config import APART, given
 from dosimeter.cli.console import command, drawing, err, out
@@ -24,7 +24,7 @@ from dosimeter.errors import SettingError
 from dosimeter.reports import PAGE, kept, print_result, write_pages
 from dosimeter.types import Victims
 
-R = TypeVar("R", Result, Captured)
+R = TypeVar("R", Result, Captured, Survey)
 
 
 def pick(asked: Any, dataset: data.Dataset) -> Victims:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from dosimeter import store
-from dosimeter.auditing import Captured, Outcome, Result, Scoring, conclude, rescore
+from dosimeter.auditing import Captured, Outcome, Result, Scoring, Survey, conclude, rescore
 from dosimeter.cli import options
 from dosimeter.cli.console import command, out
 from dosimeter.cli.parts import load_lpips, load_metrics, print_json
@@ -21,6 +21,10 @@ def run(asked: options.Report) -> None:
 def run_score(asked: options.Score) -> None:
     """Score, write a run folder of its own and print what it says."""
     found = store.read(asked.run)
+    if isinstance(found, Survey):
+        raise SettingError(
+            f"{asked.run}: expected the run of one audit, got a federation's; score one of its updates/."
+        )
     before = found.judged if isinstance(found, Captured) else found
     if before is None:
         raise SettingError(f"{asked.run}: expected a run with the truth to score beside, got an update without.")

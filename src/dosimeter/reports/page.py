@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dosimeter import files
-from dosimeter.auditing import Captured, Outcome, Result
+from dosimeter.auditing import Captured, Outcome, Result, Survey
 from dosimeter.auditing.verdict import Kind, weigh
 from dosimeter.progress import duration
-from dosimeter.reports import captured, figures, gallery, sections
+from dosimeter.reports import captured, figures, gallery, sections, survey
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.words import (
     count,
@@ -17,18 +17,20 @@ from dosimeter.reports.words import (
     meaning,
     verdict,
 )
-from dosimeter.store import attack_folder
+from dosimeter.store import attack_folder, update_folder
 
 TITLE, PAGE = "Gradient leakage audit", "report.html"
 
 
-def write_page(result: Outcome, path: str | Path, *, title: str = TITLE) -> None:
+def write_page(result: Outcome | Survey, path: str | Path, *, title: str = TITLE) -> None:
     """Write the report of a result to one HTML file."""
     files.replace(path, render(result, title=title))
 
 
-def write_pages(result: Outcome, folder: Path, *, title: str = TITLE) -> Path:
-    """The report of a run in its folder, those of all attacks of a panel below it; and say where it is."""
+def write_pages(result: Outcome | Survey, folder: Path, *, title: str = TITLE) -> Path:
+    """The report of a run in its folder, those of a panel's attacks or a federation's updates below it; says where."""
+    for key, each in result.results.items() if isinstance(result, Survey) else ():
+        write_page(each, folder / update_folder(key) / PAGE, title=title)
     for number, trial in enumerate(result.panel if isinstance(result, Result) else (), 1):
         if trial.result is not None:
             write_page(trial.result, folder / attack_folder(number, trial.attack) / PAGE, title=title)
@@ -36,16 +38,22 @@ def write_pages(result: Outcome, folder: Path, *, title: str = TITLE) -> Path:
     return folder / PAGE
 
 
-def render(result: Outcome, *, title: str = TITLE) -> str:
+def render(result: Outcome | Survey, *, title: str = TITLE) -> str:
     """The page as text."""
-    main = captured.main(result) if isinstance(result, Captured) else _main(result)
+    if isinstance(result, Survey):
+        main = survey.main(result)
+    else:
+        main = captured.main(result) if isinstance(result, Captured) else _main(result)
     parts = (_header(result, title), tag("main", *main), _footer(result))
     return sections.document(f"{title}: {headline(result)}", *parts)
 
 
-def _header(result: Outcome, title: str) -> Html:
+def _header(result: Outcome | Survey, title: str) -> Html:
     s = result.settings
-    if isinstance(result, Captured):
+    if isinstance(result, Survey):
+        clients, rounds = count(len(result.clients), "client"), count(len(result.rounds), "round")
+        what = [tag("b", s["model"]), f" · kept updates of {clients} in {rounds}"]
+    elif isinstance(result, Captured):
         what = [tag("b", s["model"]), f" · a captured update of {count(s['batch'], 'image')}"]
     else:
         what = [tag("b", s["model"]), " on ", tag("b", s["data"]), f" · {count(s['victims'], 'update')}"]
@@ -110,11 +118,11 @@ def _figures(result: Result) -> Html:
     )
 
 
-def _footer(result: Outcome) -> Html:
+def _footer(result: Outcome | Survey) -> Html:
     places = " · ".join(f"{name} {value}" for name, value in result.environment.items())
     written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     status = f"{result.status} in {duration(result.seconds)}, written {written}"
     warning = "This page shows the private images of the victims."
-    if result.originals is None:
+    if isinstance(result, Survey) or result.originals is None:
         warning = "This page shows what was read out of somebody's update, which may be their private images."
     return tag("footer", tag("p", status), tag("p", places), tag("p", warning))

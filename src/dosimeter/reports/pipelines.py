@@ -4,7 +4,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from dosimeter import files
-from dosimeter.auditing import Result
+from dosimeter.auditing import Result, Survey
 from dosimeter.auditing.gate import FAILS, PASSES, Gate
 from dosimeter.auditing.verdict import weigh
 from dosimeter.reports.words import clean, headline
@@ -13,9 +13,9 @@ from dosimeter.store import GATES
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def write(folder: Path, result: Result, gate: Gate, limits: dict[str, float]) -> None:
+def write(folder: Path, result: Result | Survey, gate: Gate, limits: dict[str, float]) -> None:
     """All four, beside the run."""
-    verdict = weigh(result)
+    verdict = weigh(result.pooled if isinstance(result, Survey) else result)
     name, claims = clean(headline(result)), verdict.claims
     said = {"code": gate.code, "sentence": gate.sentence, "limits": limits, "verdict": verdict.kind.value}
     rates = {claim.name: {"hits": claim.rate.hits, "of": claim.rate.of, "p": claim.p} for claim in claims}

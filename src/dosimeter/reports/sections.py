@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from dosimeter.auditing import Outcome, Result
+from dosimeter.auditing import Outcome, Result, Survey
 from dosimeter.metrics import Rate, percent
 from dosimeter.reports import words
 from dosimeter.reports.markup import Html, join, tag
@@ -132,7 +132,7 @@ def threat(result: Outcome) -> Html:
     return table(("Knowledge", "Grant", "Meaning"), body, "threat")
 
 
-def settings(result: Outcome) -> Html:
+def settings(result: Outcome | Survey) -> Html:
     """What was set; the attack in full below."""
     found = result.settings
     order = [key for key in SETTINGS if key in found]
@@ -145,7 +145,7 @@ def settings(result: Outcome) -> Html:
     return join([tag("dl", *pairs, class_="settings"), attack and tag("h3", "The attack in full"), attack])
 
 
-def rerun(result: Outcome) -> Html:
+def rerun(result: Outcome | Survey) -> Html:
     """The command, where the audit knows it."""
     if not result.command:
         words = "The same model, victims, attack and seed give the same numbers; the settings are above and in "

@@ -10,10 +10,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from dosimeter.auditing import Captured, Outcome, Result
-from dosimeter.auditing.verdict import weigh
+from dosimeter.auditing import Captured, Outcome, Result, Survey
+from dosimeter.auditing.verdict import Kind, weigh
 from dosimeter.progress import duration
-from dosimeter.reports import standing
+from dosimeter.reports import standing, survey
 from dosimeter.reports.words import (
     clean,
     count,
@@ -28,18 +28,22 @@ from dosimeter.reports.words import (
 )
 
 
-def print_result(result: Outcome, console: Console, *, where: Path | None = None) -> None:
+def print_result(result: Outcome | Survey, console: Console, *, where: Path | None = None) -> None:
     """Print the verdict, scores, rates and threat model; `where` is the report's place."""
     # Every text is a Text: names of the user's are never read as markup.
     say = _Say(console)
-    if isinstance(result, Captured):
+    if isinstance(result, Survey):
+        _print_survey(result, console, say)
+    elif isinstance(result, Captured):
         _print_captured(result, console, say)
     else:
         _print_scores(result, console, say)
-    known = "; ".join(f"{grant.what.lower()} {grant.value}" for grant in grants(result.threat))
-    console.print(Text.assemble(("threat model  ", "dim"), say(known)))
+    if not isinstance(result, Survey):
+        known = "; ".join(f"{grant.what.lower()} {grant.value}" for grant in grants(result.threat))
+        console.print(Text.assemble(("threat model  ", "dim"), say(known)))
     console.print(Text.assemble(("status        ", "dim"), say(f"{result.status} in {duration(result.seconds)}")))
-    for beware in filter(None, (result.unmeasured, interruption(result))):
+    bewares = () if isinstance(result, Survey) else (result.unmeasured, interruption(result))
+    for beware in filter(None, bewares):
         console.print(say(beware, "bold yellow"))
     if where is not None:
         console.print(Text.assemble(("report        ", "dim"), say(str(where))), soft_wrap=True)
@@ -59,6 +63,21 @@ def _print_captured(result: Captured, console: Console, say: "_Say") -> None:
         console.print(say(f"Beside the truth: {verdict(result.judged)}"))
         console.print(_scores(result.judged, say))
         console.print(_rates(result.judged, say))
+
+
+def _print_survey(result: Survey, console: Console, say: "_Say") -> None:
+    """The verdict, clients by rounds, and what was tried on whom."""
+    found = result.verdict
+    about = f"{count(len(result.entries), 'update')} of {count(len(result.clients), 'client')}"
+    told = f"{found.sentence}\n\n{survey.worst(result)}"
+    body = Text.assemble(say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n", say(told))
+    console.print(Panel(body, box=box.ROUNDED, expand=False, padding=(0, 1)))
+    head, rows_ = survey.grid(result)
+    console.print(_rows(head, rows_, say, styles=("bold",)))
+    head = ["client", "update", "tried", "not tried, or doubtful"]
+    console.print(_rows(head, [row[:4] for row in survey.tried(result)], say, styles=("bold", "dim")))
+    if found.doubt and found.kind is Kind.LEAKS:
+        console.print(say(f"If nothing leaked, that would be no evidence: {found.doubt}.", "bold yellow"))
 
 
 def _print_scores(result: Result, console: Console, say: "_Say") -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dosimeter import types
-from dosimeter.auditing import Captured, Outcome, Result, Trial
+from dosimeter.auditing import Captured, Outcome, Result, Survey, Trial
 from dosimeter.metrics import STANDARD, Rate, Score, in_units_of, percent
 from dosimeter.progress import duration
 from dosimeter.types import ThreatModel
@@ -131,9 +131,11 @@ def blind_reads(result: Result) -> int:
     return sum(record.blind_ssim >= result.scores.success.threshold for record in result.records)
 
 
-def headline(result: Outcome) -> str:
+def headline(result: Outcome | Survey) -> str:
     """What was audited."""
     s = result.settings
+    if isinstance(result, Survey):
+        return f"{s['attack_name']} on kept updates of {s['model']}"
     if isinstance(result, Captured):
         return f"{s['attack_name']} on a captured update of {s['model']}"
     return f"{s['attack_name']} on {s['model']}, {s['data']}"

@@ -102,7 +102,13 @@ class _Reader:
             return self._linear(*arguments(args, kwargs, weight=None, bias=None))
         if name == "conv2d":
             return self._conv(*arguments(args, kwargs, **CONV))
-        if name in POOLS and not self._flat and out.shape[1] == self._shape[0] and _of_pixels(name, args, kwargs):
+        if (
+            name in POOLS
+            and not self._flat
+            and out.ndim > 1
+            and out.shape[1] == self._shape[0]
+            and _of_pixels(name, args, kwargs)
+        ):
             self._check_size()
             return Pool(lambda x: func(x, *args, **kwargs))
         raise refusal(f"it calls {name}")

@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from dosimeter import engine
+from dosimeter.attacks import Attack
 from dosimeter.auditing.captured.certainty import certify, labels_said
 from dosimeter.auditing.captured.seeing import Capture, Seen, see, with_labels
 from dosimeter.auditing.captured.shadows import InPlace, compare
 from dosimeter.auditing.case import clipping
 from dosimeter.auditing.job import Job, classes, described, on_cpu
-from dosimeter.auditing.observe import changed, noticed
+from dosimeter.auditing.observe import changed, clean, noticed
 from dosimeter.auditing.records import Finding, ImageRecord
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Result, environment
 from dosimeter.auditing.run import perform
@@ -28,23 +29,23 @@ from dosimeter.progress import bar
 from dosimeter.types import Outcome, Reconstruction, Victims
 
 
-def examine(audit: Audit, capture: Capture, truth: Victims | None = None) -> Captured:
-    """`captured`, for whoever has its arguments together already; the victims of the audit are the shadows."""
-    if capture.lr is None:
-        capture = capture._replace(lr=audit.step.lr if isinstance(audit.step, LocalTraining) else 1.0)
-    audit = clipping(replace(audit, attack=with_labels(audit.attack, capture.labels)))
-    like = replace(audit, defense=InPlace(inner=audit.defense, lr=capture.lr or 1.0), names={})  # of shadows
+def examine(audit: Audit, capture: Capture, truth: Victims | None = None, *, beside: Result | None = None) -> Captured:
+    """`captured`, for whoever has its arguments together already; the victims of the audit are the shadows.
+
+    `beside` is what `shadowed` gave for another update of the same step on as many images at the same weights.
+    """
+    audit, capture = _resolved(audit, capture)
     _check(audit, capture, truth)
     seen = see(audit, capture)
-    if audit.victims is not None:
-        Job(like)  # which refuses what does not fit, before any work
+    if audit.victims is not None and beside is None:
+        Job(_like(audit, capture))  # which refuses what does not fit, before any work
     began = time.perf_counter()
     found, blind = _attack(seen, audit.resources.progress)
     cut = found.interrupted or blind.interrupted
-    (certificate, certified, unsolved), beside = certify(seen, audit, found, cut=cut), None
+    certificate, certified, unsolved = certify(seen, audit, found, cut=cut)
     cut = cut or unsolved
-    if audit.victims is not None and not cut:
-        beside, cut = _shadow(like)
+    if audit.victims is not None and beside is None and not cut:
+        beside, cut = _shadow(_like(audit, capture))
     match = _match(found)
     scores = Finding(
         certificate=certificate,
@@ -52,6 +53,7 @@ def examine(audit: Audit, capture: Capture, truth: Victims | None = None) -> Cap
         match=match,
         unmeasured=unmeasured(found),
         shadows=compare(match, found, beside, seen.attacker.target.mean.dtype),
+        apart=None if truth is None else _apart(seen, truth),
     )
     shared: dict[str, Any] = {
         "settings": _settings(seen, audit),
@@ -66,6 +68,28 @@ def examine(audit: Audit, capture: Capture, truth: Victims | None = None) -> Cap
     if cut:
         raise InterruptedCapture(result)
     return result
+
+
+def shadowed(audit: Audit, capture: Capture) -> Result:
+    """The audit of the shadows alone, for updates that share it."""
+    audit, capture = _resolved(audit, capture)
+    _check(audit, capture, None)
+    beside, cut = _shadow(_like(audit, capture))
+    if cut or beside is None:
+        raise KeyboardInterrupt
+    return beside
+
+
+def _resolved(audit: Audit, capture: Capture) -> tuple[Audit, Capture]:
+    """With the labels, the clipping and the learning rate that they have in the end."""
+    if capture.lr is None:
+        capture = capture._replace(lr=audit.step.lr if isinstance(audit.step, LocalTraining) else 1.0)
+    return clipping(replace(audit, attack=with_labels(audit.attack, capture.labels))), capture
+
+
+def _like(audit: Audit, capture: Capture) -> Audit:
+    """The audit of shadows."""
+    return replace(audit, defense=InPlace(inner=audit.defense, lr=capture.lr or 1.0), names={})
 
 
 def _told(
@@ -144,12 +168,14 @@ def _judge(
     seen: Seen, audit: Audit, found: Reconstruction, blind: Reconstruction, truth: Victims, shared: dict[str, Any]
 ) -> Result:
     """The reconstruction beside the truth, as in any audit."""
-    client = seen.client.target
-    among, std = classes(client, audit.attack, truth.batch), client.std.cpu()
+    client, attack = seen.client.target, audit.attack
+    among, std = classes(client, attack, truth.batch), client.std.cpu()
     made, scoring = truth.trained_on, audit.scoring
     if made is not None and scoring.decoys is not None:
         scoring = replace(scoring, changed=changed(seen.client, scoring.decoys, truth))
-    verdict = judge(truth, found, blind, scoring, std=std, classes=among, transformed=made)
+    own = clean(seen.client, truth, seen.attacker.threat)
+    match = attack.apart(seen.attacker.target, own, [seen.observation]).detach().cpu() if attack.reads_images else None
+    verdict = judge(truth, found, blind, scoring, std=std, classes=among, transformed=made, truth=match)
     return Result(
         **shared,
         records=verdict.records,
@@ -160,6 +186,12 @@ def _judge(
         std=std,
         transformed=made,
     )
+
+
+def _apart(seen: Seen, truth: Victims) -> float:
+    """How far, relatively, the update that the truth gives by this step is from the captured one, before any noise."""
+    own = clean(seen.client, truth, seen.attacker.threat)
+    return float(Attack.apart(seen.attacker.attack, seen.attacker.target, own, [seen.observation])[0])
 
 
 def _record(found: Reconstruction, image: int) -> ImageRecord:

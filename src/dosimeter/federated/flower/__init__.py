@@ -2,7 +2,9 @@
 
 client     our clients as a ClientApp         server   our server as a ServerApp
 defend     a defense for clients of your own app          keep   what a server sees, on disk
-kept       reading that again and attacking it            here   both apps in this process, without a network
+here       both apps in this process, without a network
+
+What was kept is read and audited by `federated.kept` and `federated.survey`, for which Flower need not be there.
 """
 
 from importlib.util import find_spec
@@ -16,17 +18,21 @@ from dosimeter.federated.flower.client import client_app
 from dosimeter.federated.flower.defend import defend
 from dosimeter.federated.flower.here import Here, run_here
 from dosimeter.federated.flower.keep import Keep
-from dosimeter.federated.flower.kept import Kept, audit_kept, read_kept
 from dosimeter.federated.flower.server import Rounds, server_app
+from dosimeter.federated.kept import Kept, read_kept
 from dosimeter.federated.setup import Setup
+from dosimeter.federated.survey import Beside, Pool, Which, audit
 
 __all__ = [
+    "Beside",
     "Here",
     "Keep",
     "Kept",
+    "Pool",
     "Rounds",
     "Setup",
-    "audit_kept",
+    "Which",
+    "audit",
     "client_app",
     "defend",
     "read_kept",

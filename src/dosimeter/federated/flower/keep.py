@@ -2,13 +2,14 @@
 
 round-1/before.safetensors       the weights that were sent out; node-123.before, where a node got others
 round-1/node-123.safetensors     what came back from a node, by the names it has in the app; node-123.1 its next record
-round-1/round.json               nodes, their files, numbers of examples, metrics, and who failed; written last
+round-1/round.json               nodes, their files, numbers of examples, metrics, what they were told, and who failed;
+                                 written last
 
 Only their owner can read them. What cannot be kept is said in Flower's log, and training goes on.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from logging import WARNING
 from pathlib import Path
@@ -22,15 +23,22 @@ from safetensors.torch import load, save
 
 from dosimeter import files
 from dosimeter.errors import UpdateError
-
-BEFORE, ROUND = "before.safetensors", "round.json"
+from dosimeter.federated.facts import telling
+from dosimeter.federated.kept import BEFORE, ROUND
 
 
 class Keep(Strategy):
-    """Any strategy of Flower's, which does what it did, with everything that passes through it kept in a folder."""
+    """Any strategy of Flower's, which does what it did, with everything that passes through it kept in a folder.
 
-    def __init__(self, strategy: Strategy, folder: str | Path) -> None:
-        self.strategy, self.folder = strategy, Path(folder).expanduser()
+    Args:
+        strategy: the app's own.
+        folder: where to.
+        run_config: the app's (`context.run_config`), of which is kept what tells how clients train.
+    """
+
+    def __init__(self, strategy: Strategy, folder: str | Path, run_config: Mapping[str, Any] | None = None) -> None:
+        self.strategy, self.folder, self.run_config = strategy, Path(folder).expanduser(), telling(run_config or {})
+        self._told: dict[int, dict[str, Any]] = {}  # this round's, by node
 
     def __getattr__(self, name: str) -> Any:
         """What this wrapper does not have is the strategy's own."""
@@ -43,6 +51,7 @@ class Keep(Strategy):
     ) -> Iterable[Message]:
         """The strategy's messages, and the weights in them."""
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        self._told = {}
         if messages:
             with _going_on(f"What round {server_round} begins with"):
                 place = self._place(server_round)
@@ -50,6 +59,10 @@ class Keep(Strategy):
                     old.unlink(missing_ok=True)
                 _write(place / BEFORE, _tensors("arrays", arrays))
                 for message in messages:  # strategies may send a node something of its own
+                    told = [_plain(record) for record in message.content.config_records.values()]
+                    self._told[message.metadata.dst_node_id] = {
+                        key: value for each in told for key, value in each.items()
+                    }
                     for number, (name, record) in enumerate(message.content.array_records.items()):
                         if record is not arrays and record != arrays:
                             file = f"{_stem(message.metadata.dst_node_id, number)}.{BEFORE}"
@@ -66,7 +79,8 @@ class Keep(Strategy):
                 numbers: Counter[int] = Counter()
                 ordered = sorted(came, key=lambda reply: reply.metadata.src_node_id)
                 entries = [self._reply(server_round, reply, numbers) for reply in ordered]
-                document = {"program": "dosimeter", "round": server_round, "replies": entries}
+                head = {"program": "dosimeter", "round": server_round, "run_config": self.run_config}
+                document = head | {"replies": entries}
                 files.replace_json(self._place(server_round) / ROUND, document, instead="folder", mode=0o600)
         return self.strategy.aggregate_train(server_round, came)
 
@@ -104,7 +118,8 @@ class Keep(Strategy):
             _write(self._place(round_) / named[-1], content)
         metrics = {key: value for record in reply.content.metric_records.values() for key, value in record.items()}
         examples = metrics.get(getattr(self.strategy, "weighted_by_key", "num-examples"))
-        return {"node": node, "files": named, "examples": examples, "metrics": metrics}
+        told = self._told.get(node, {})
+        return {"node": node, "files": named, "examples": examples, "metrics": metrics, "config": told}
 
 
 @contextmanager
@@ -114,6 +129,11 @@ def _going_on(what: str) -> Iterator[None]:
         yield
     except Exception as reason:
         log(WARNING, "%s is not kept: %s", what, reason)
+
+
+def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers and words of a record, which JSON can hold."""
+    return {key: value for key, value in record.items() if isinstance(value, bool | int | float | str)}
 
 
 def _stem(node: int, number: int) -> str:

@@ -140,6 +140,14 @@ class Rounds(FedAvg):
         self, round_: int, arrays: ArrayRecord, config: ConfigRecord, nodes: Iterable[int], kind: str
     ) -> list[Message]:
         config["server-round"] = round_
+        if kind == MessageType.TRAIN:  # clients know it; who audits what `Keep` kept does not
+            protocol = self.federation.protocol
+            config["lr"], config["optimizer"] = protocol.rate(round_ - 1), protocol.optimiser
+            config["batch-size"], config["momentum"] = protocol.batch_size, protocol.momentum
+            config["weight-decay"] = protocol.weight_decay
+            config["local-steps" if protocol.epochs is None else "local-epochs"] = (
+                protocol.steps or protocol.epochs or 1
+            )
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return [Message(content, dst_node_id=node, message_type=kind) for node in nodes]
 

@@ -1,0 +1,185 @@
+"""A whole federation, on a terminal and as a page: clients down, rounds across."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from dosimeter.auditing import Entry, Survey
+from dosimeter.auditing.verdict import Kind
+from dosimeter.metrics import percent
+from dosimeter.reports import charts, sections
+from dosimeter.reports.markup import Html, join, tag
+from dosimeter.reports.pictures import embed
+from dosimeter.reports.words import count, number
+from dosimeter.store import update_folder
+
+ABREAST = 4
+"""Images of one update in the grid."""
+LINES = 6
+"""Clients with a line of their own over the rounds, the most exposed ones."""
+EXPOSED = (
+    "How much of a client's images is out, from 0 to 1: their SSIM beside the truth; without it the share that is "
+    "certain, or how often images of shadows were read whose updates match as well; or what was told from a pool."
+)
+
+
+def cell(entry: Entry | None) -> str:
+    """What came of one update, in a few words."""
+    if entry is None:
+        return "-"
+    if entry.finding is None:
+        return "not audited"
+    said, labels = [], entry.labels
+    judged, beside = entry.finding.judged, entry.finding.shadows.as_well
+    if entry.ssim is not None and judged is not None:
+        said.append(f"SSIM {entry.ssim:.2f}, {judged.success.hits:,} of {judged.success.of:,} read")
+    if entry.certain:
+        said.append("certain" if entry.certain == 1 else f"{100 * entry.certain:.0f} % certain")
+    elif entry.ssim is None and beside is not None:
+        said.append(f"{beside.hits:,} of {beside.of:,} shadows like it read")
+    elif entry.ssim is None and entry.attack is not None:
+        said.append(f"match {number(entry.finding.match)}")
+    if labels is not None:
+        said.append(f"{labels.hits:,} of {labels.of:,} labels {'right' if judged else 'certain'}")
+    if judged is None and entry.finding.labels.found:
+        right = entry.finding.shadows.labels
+        said.append(
+            f"{len(entry.finding.labels.found):,} labels found"
+            + (f", {percent(right.rate)} % right on shadows" if right else "")
+        )
+    if entry.pool:
+        said.append(f"{entry.pool.hits:,} of {entry.pool.of:,} told from a pool")
+    if entry.named:
+        said.append(f"{len(entry.named):,} of {entry.images:,} in the pool")
+    return "; ".join(said) or "nothing found"
+
+
+def grid(survey: Survey) -> tuple[list[str], list[list[str]]]:
+    """Head and rows: a client each, and at the end what all of them leak on average."""
+    head = ["client", *(f"round {round_}" for round_ in survey.rounds)]
+    rows = [[client, *(cell(survey.of(client, r)) for r in survey.rounds)] for client in survey.clients]
+    return head, [*rows, ["all, mean exposure", *(f"{over(survey, r):.2f}" for r in survey.rounds)]]
+
+
+def over(survey: Survey, round_: int) -> float:
+    """The mean exposure in a round."""
+    return fmean(each.exposed for each in survey.entries if each.round == round_)
+
+
+def tried(survey: Survey) -> list[tuple[str, str, str, str, str]]:
+    """By client: rounds, images, how it trained, what was tried on its updates, and what was not and why."""
+    found: dict[tuple[str, str, str, str, str], list[int]] = {}
+    for each in sorted(survey.entries, key=lambda e: (survey.clients.index(e.client), e.round)):
+        found.setdefault((each.client, count(each.images, "image"), each.trained, *_ways(each)), []).append(each.round)
+    return [
+        (f"{client}, round {', '.join(map(str, rounds))}", f"{images}; {how}".rstrip("; "), ways, why, "")
+        for (client, images, how, ways, why), rounds in found.items()
+    ]
+
+
+def _ways(entry: Entry) -> tuple[str, str]:
+    """What was tried, and what was not or is doubtful."""
+    ways = [] if entry.attack is None else [f"images ({entry.attack})"]
+    if entry.finding is not None:
+        ways += ["certificate"] if not entry.finding.certificate.refused else []
+        ways += ["labels"] if entry.finding.labels.found or entry.finding.labels.least else []
+    if entry.left is not None:
+        near = f", nearest {', '.join(map(str, entry.nearest))}" if entry.nearest else ""
+        ways.append(f"pool (explains {percent(1 - entry.left)} %{near})")
+    told = [f"{what}: {why}" for what, why in entry.left_out.items()]
+    return ", ".join(ways) or "nothing", "; ".join([*told, *(f"beware: {doubt}" for doubt in entry.doubts)])
+
+
+def worst(survey: Survey) -> str:
+    """The most exposed client."""
+    one = survey.worst
+    if one is None:
+        return "No update could be audited."
+    return f"Most exposed: {one.client} in round {one.round} ({cell(one)})."
+
+
+def main(survey: Survey) -> list[Html]:
+    """The sections of the page in reading order."""
+    verdict = survey.verdict
+    tone = {Kind.LEAKS: "loud", Kind.INCONCLUSIVE: "warm"}.get(verdict.kind, "calm")
+    doubt = f"If nothing leaked, that would be no evidence: {verdict.doubt}." if verdict.doubt else None
+    head = tag("tr", *(tag("th", name, scope="col") for name in ("Client", *map(_round, survey.rounds))))
+    rows = [
+        tag("tr", tag("th", c, scope="row"), *(_pictures(survey, c, r) for r in survey.rounds)) for c in survey.clients
+    ]
+    names = ("Client and rounds", "Update", "Tried", "Not tried, or doubtful")
+    return [
+        tag(
+            "section",
+            tag("h2", verdict.sentence),
+            tag("p", worst(survey)),
+            tag("p", doubt) if doubt and verdict.kind is Kind.LEAKS else None,
+            _tiles(survey),
+            class_=f"verdict {tone}",
+        ),
+        sections.section(
+            "grid",
+            "By client and round",
+            tag("div", tag("table", tag("thead", head), tag("tbody", *rows), class_="attacks"), class_="scroll"),
+        ),
+        sections.section("rounds", "Over rounds", _lines(survey)),
+        sections.section("tried", "What was tried", sections.table(names, [row[:4] for row in tried(survey)])),
+        sections.section("settings", "Settings", sections.settings(survey)),
+        sections.section("again", "Run it again", sections.rerun(survey)),
+    ]
+
+
+def _tiles(survey: Survey) -> Html:
+    scores, many = survey.pooled.scores, len(survey.entries)
+    shown = [
+        sections.tile(
+            "Updates", f"{many:,}", f"of {count(len(survey.clients), 'client')} in {count(len(survey.rounds), 'round')}"
+        )
+    ]
+    if survey.pooled.records:
+        shown.append(sections.share_tile("Images read", scores.success))
+    for name, rate in (("Images certain", scores.recovered), ("Told from others", scores.identification)):
+        shown += [sections.share_tile(name, rate)] if rate else []
+    if scores.labels:
+        shown.append(sections.share_tile("Labels right or certain", scores.labels))
+    return tag("dl", *shown, class_="tiles")
+
+
+def _round(round_: int) -> str:
+    return f"Round {round_}"
+
+
+def _pictures(survey: Survey, client: str, round_: int) -> Html:
+    """Reconstructions of one update, under the originals where they are known, and its page."""
+    entry = survey.of(client, round_)
+    result = None if entry is None else survey.results.get(entry.key)
+    if entry is None or result is None:
+        return tag("td", cell(entry))
+    rows = [
+        ("reconstruction", result.images),
+        *([("original", result.originals)] if result.originals is not None else []),
+    ]
+    drawn = [
+        tag("div", *(embed(image, f"{what}: {client}, round {round_}", reduce=True) for image in images[0][:ABREAST]))
+        for what, images in reversed(rows)
+    ]
+    page = tag("a", cell(entry), href=f"{update_folder(entry.key)}/report.html")
+    return tag("td", *drawn, page)
+
+
+def _lines(survey: Survey) -> Html:
+    """Exposure and labels over rounds: the most exposed clients, and the mean of all."""
+    first = sorted(survey.clients, key=lambda c: -max(e.exposed for e in survey.entries if e.client == c))[: LINES - 1]
+    shown = {c: [(float(e.round), e.exposed) for e in survey.entries if e.client == c] for c in first}
+    shown |= {"mean of all": [(float(r), over(survey, r)) for r in survey.rounds]}
+    labels: dict[str, Sequence[charts.Point]] = {
+        c: [(float(e.round), e.labels.rate) for e in survey.entries if e.client == c and e.labels] for c in first
+    }
+    drawn = [
+        sections.drawing(
+            charts.lines(shown, x="round", y="exposure", top=1.0), "Exposure.", EXPOSED, " ", charts.legend(list(shown))
+        )
+    ]
+    if any(labels.values()):
+        figure = charts.lines(labels, x="round", y="labels", top=1.0)
+        drawn.append(sections.drawing(figure, "Labels right or certain.", charts.legend(list(labels))))
+    return join([charts.side_by_side(*drawn)])
