@@ -47,6 +47,8 @@ def run(asked: options.Study) -> None:
     question = f"{study.question} An image is read from an SSIM of {study.threshold:g}.\n"
     out.print(question, markup=False, highlight=False, soft_wrap=True)
     out.print(studies.as_markdown(study, found), markup=False, highlight=False, soft_wrap=True)
+    if study.summary:
+        out.print(f"\n{study.summary(found)}", markup=False, highlight=False, soft_wrap=True)
     bars = named_bars(found)
     with drawing(folder):
         if bars:

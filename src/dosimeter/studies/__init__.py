@@ -5,6 +5,7 @@ architectures  every model, pooling and width (Inverting Gradients)
 bayes          right and wrong densities, points in a ball (Bayes)
 defenses       what defenses hold against attacks made for them (PPP, CVB, Bayes)
 labels         what updates say of their labels (iDLG, LLG)
+verdicts       whether audits say what is known for certain
 """
 
 from dosimeter.studies.architectures import STUDIES as _ARCHITECTURES
@@ -12,8 +13,9 @@ from dosimeter.studies.bayes import BALLS, compare_densities, distances_as_markd
 from dosimeter.studies.defenses import STUDIES as _DEFENSES
 from dosimeter.studies.labels import STUDY as _LABELS
 from dosimeter.studies.sweep import Outcome, Row, Study, as_markdown, run
+from dosimeter.studies.verdicts import STUDY as _VERDICTS
 
-BY_NAME = {study.name: study for study in (*_ARCHITECTURES, BALLS, _LABELS, *_DEFENSES)}
+BY_NAME = {study.name: study for study in (*_ARCHITECTURES, BALLS, _LABELS, *_DEFENSES, _VERDICTS)}
 
 __all__ = [
     "BY_NAME",

@@ -1,7 +1,7 @@
 """A study: audits that differ in one thing, run in turn, each kept as soon as it is done."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,8 +10,10 @@ from torch import nn
 
 from dosimeter import defenses, federated, files, fingerprint, spec
 from dosimeter.attacks import Attack, presets
-from dosimeter.auditing import Scoring, audit
-from dosimeter.data import Dataset, pick
+from dosimeter.auditing import AUTO, Scoring, audit, auto
+from dosimeter.auditing.evidence import tally
+from dosimeter.auditing.verdict import weigh
+from dosimeter.data import Dataset, pick, pick_decoys, pool_of
 from dosimeter.defenses import Defense
 from dosimeter.federated import Federation, Protocol, as_audited, train
 from dosimeter.federated.training import score
@@ -19,8 +21,8 @@ from dosimeter.metrics import Metric, Rate
 from dosimeter.task import load_task
 from dosimeter.types import Victims
 
-SHADOWS = 8
-"""Images of the attacker's own on which settings are chosen."""
+SHADOWS, DECOYS = 8, 99
+"""Images of the attacker's own on which settings are chosen, and of others among which one is to be told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,7 @@ class Row:
     seed: int = 0
     tries: tuple[str, ...] = ()  # attacks of which the best on shadow images takes the attack's place
     published: str | None = None
+    leaks: bool | None = None  # whether updates do, where that is known for certain; else it is for the audit to say
 
     def on(self, *, data: str | None = None, victims: int | None = None, steps: int | None = None) -> "Row":
         """The same with other data, victims or steps of its attacks; what is published is of the paper's data."""
@@ -85,6 +88,8 @@ class Outcome(NamedTuple):
     accuracy: float | None = None  # of a trained model
     rounds: int | None = None  # that it was trained for
     own: Mapping[str, float] | None = None  # means of the user's own metrics, by their names
+    verdict: str | None = None
+    evidence: str | None = None
     originals: Mapping[str, float] | None = None  # PSNR and SSIM with them, where clients trained on other images
 
     def shown(self, key: str, digits: int) -> str:
@@ -110,6 +115,8 @@ COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
     "labels right": lambda _, o: o.labels or "-",
     "even guess": lambda _, o: "-" if o.guess is None else f"{o.guess:.0%}",
     "all labels right": lambda _, o: o.updates or "-",
+    "verdict": lambda _, o: o.verdict or "-",
+    "evidence": lambda _, o: o.evidence or "-",
     "published": lambda row, _: row.published or "-",
 }
 """What a table may show of a row, by its heading."""
@@ -137,6 +144,8 @@ class Study:
 
     metrics: tuple[Metric, ...] = ()
     """Scores of the user's own, a column each."""
+    summary: Callable[[Sequence[tuple[Row, Outcome]]], str] | None = None
+    """What all rows say together, in Markdown."""
 
     @property
     def head(self) -> list[str]:
@@ -191,7 +200,7 @@ class Case(NamedTuple):
     victims: Victims
     defense: Defense
     protocol: Protocol | None
-    attacks: dict[str, Attack]  # by their words: the row's own, or those of which one is chosen
+    attacks: dict[str, Attack | str]  # by their words: the row's own, or those of which one is chosen; a panel's are it
     split: str
     seed: int
     scoring: Scoring
@@ -199,13 +208,20 @@ class Case(NamedTuple):
 
 def _case(row: Row, scoring: Scoring) -> Case:
     defense: Defense = spec.joined("defense", row.defense, defenses.BY_NAME)
-    attacks = {
-        words: spec.make("attack", words, presets.BY_NAME, steps=row.steps) for words in row.tries or (row.attack,)
-    }
+    attacks = {words: _attack(words, row.steps) for words in row.tries or (row.attack,)}
     protocol = row.training()
     model, dataset, _ = load_task(row.model, row.data, seed=row.seed, size=row.size)
     victims = pick(dataset, row.victims, batch=row.batch, seed=row.seed, split=row.split)
+    if row.leaks is not None:  # a verdict hears all evidence
+        decoys = pick_decoys(dataset, victims, pool_of(dataset, DECOYS), seed=row.seed, split=row.split)
+        scoring = replace(scoring, decoys=decoys, among=DECOYS)
     return Case(model, dataset, victims, defense, protocol, attacks, row.split, row.seed, scoring)
+
+
+def _attack(words: str, steps: int | None) -> Attack | str:
+    """An attack; of a panel its words."""
+    many = auto(words, steps)
+    return f"{AUTO}:steps={many}" if many else spec.make("attack", words, presets.BY_NAME, steps=steps)
 
 
 def _audit(case: Case, trained: dict[str, Trained]) -> Outcome:
@@ -245,6 +261,8 @@ def _audit(case: Case, trained: dict[str, Trained]) -> Outcome:
         accuracy,
         rounds,
         {metric.name: scores[metric.name].mean for metric in case.scoring.metrics} or None,
+        weigh(result).kind.value,
+        tally(result.scores.evidence),
         {key: result.scores[key].mean for key in ("psnr", "ssim")} if result.scores.transformed else None,
     )
 
