@@ -306,6 +306,7 @@ class Outcome(StrEnum):
     """Why a search of a victim stopped, or what was solved for."""
 
     STEPS = "steps"
+    SETTLED = "settled"  # it no longer improved
     TARGET = "target"
     PATIENCE = "patience"
     RECOVERED = "recovered"  # the image explains the update, and nothing of it is left open

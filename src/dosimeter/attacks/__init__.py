@@ -31,12 +31,14 @@ from dosimeter.attacks.search import (
     starts,
     treatments,
 )
-from dosimeter.attacks.search.search import Search, Stop, searching
+from dosimeter.attacks.search.search import Search, searching
+from dosimeter.attacks.search.stopping import AUTO, Steps, Stop
 from dosimeter.attacks.solve.analytic import Analytic, Eliminate
 from dosimeter.attacks.solve.features import Features
 from dosimeter.attacks.solve.unlock import SolveLock
 
 __all__ = [
+    "AUTO",
     "Analytic",
     "Around",
     "Attack",
@@ -52,6 +54,7 @@ __all__ = [
     "RecoverKey",
     "Search",
     "SolveLock",
+    "Steps",
     "Stop",
     "degraded",
     "labels",

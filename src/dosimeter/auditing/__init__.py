@@ -3,6 +3,7 @@
 The truth meets the attack's images only in `judge`, after the attack has returned.
 """
 
+from dosimeter.attacks import AUTO
 from dosimeter.auditing.captured.captured import examine
 from dosimeter.auditing.captured.seeing import Capture, reconstruct
 from dosimeter.auditing.captured.survey import Entry, Survey
@@ -13,7 +14,7 @@ from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture,
 from dosimeter.auditing.run import estimate, explain, perform
 from dosimeter.auditing.score import Scoring, rescore
 from dosimeter.auditing.setting import Audit, Resources, Updates, part
-from dosimeter.auditing.verbs import AUTO, STEPS, audit, auto
+from dosimeter.auditing.verbs import audit, auto
 
 __all__ = [
     "AUTO",
@@ -29,7 +30,6 @@ __all__ = [
     "Outcome",
     "Result",
     "Resources",
-    "STEPS",
     "Scoring",
     "Summary",
     "Survey",

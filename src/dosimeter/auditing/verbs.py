@@ -3,7 +3,7 @@
 from torch import nn
 
 from dosimeter import spec
-from dosimeter.attacks import Attack
+from dosimeter.attacks import AUTO, Attack, Steps
 from dosimeter.auditing.captured.captured import examine
 from dosimeter.auditing.captured.seeing import Capture
 from dosimeter.auditing.panel.panel import audit_all
@@ -14,9 +14,6 @@ from dosimeter.auditing.setting import Audit, Resources, Updates, part
 from dosimeter.defenses import Defense
 from dosimeter.servers import Tamper
 from dosimeter.types import BatchNorm, Loss, Step, ThreatModel, Victims
-
-AUTO, STEPS = "auto", 1000
-"""The attack that is all attacks made for the defense, and the steps of each."""
 
 
 def audit(
@@ -65,7 +62,7 @@ def panel(
     model: nn.Module,
     victims: Victims,
     *,
-    steps: int = STEPS,
+    steps: Steps = AUTO,
     defense: Defense | str | None = None,
     server: Tamper | str | None = None,
     loss: Loss | str | None = None,
@@ -79,7 +76,7 @@ def panel(
     """Audit by every attack made for the defense: the strongest one's result, with all of them and a verdict beside it.
 
     Args:
-        steps: of every search.
+        steps: of every search; by default as many as each needs.
         model, victims, defense, server, loss, step, threat, seed, updates, resources, scoring: as in `audit`; how many
             rounds the server sees, each attack of the panel says itself.
     """
@@ -127,13 +124,13 @@ def captured(
     return examine(whole, capture, truth)
 
 
-def auto(words: str, steps: int | None = None) -> int | None:
+def auto(words: str, steps: Steps | None = None) -> Steps | None:
     """The steps of a panel that is asked for as an attack, `auto` or `auto:steps=250`; None for any other attack.
 
     `steps` are those of another option.
     """
 
-    def steps_of(*, steps: int = STEPS) -> int:
+    def steps_of(*, steps: Steps = AUTO) -> Steps:
         return steps
 
     return spec.make("attack", words, {AUTO: steps_of}, steps=steps) if words.partition(":")[0] == AUTO else None

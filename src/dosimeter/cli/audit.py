@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dosimeter import auditing
-from dosimeter.attacks import AverageRounds
+from dosimeter.attacks import AverageRounds, Steps
 from dosimeter.auditing import (
     AUTO,
     Audit,
@@ -106,7 +106,7 @@ def _plan(task: Task, audit: Audit) -> Table:
     return planned(_what(task, audit, repr(audit.attack)) | rows)
 
 
-def _plan_panel(task: Task, audit: Audit, steps: int) -> Table:
+def _plan_panel(task: Task, audit: Audit, steps: Steps) -> Table:
     """The same of every attack of the panel, and of all of them."""
     rows = _what(task, audit, "every attack made for the defense")
     seconds, most, sure = 0.0, 0, True

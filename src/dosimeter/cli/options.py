@@ -12,6 +12,8 @@ from typing import Any
 import typer
 
 from dosimeter.cli.config import read_config
+from dosimeter.cli.console import refusals
+from dosimeter.errors import SettingError
 
 
 def _under(panel: str | None) -> Callable[..., Any]:
@@ -54,7 +56,20 @@ SPLIT = _whom("The split that images come from: train or test.")
 BATCH = _whom("Images in every update.")
 ATTACK = _how("An attack, with settings: ig:tv=0.01,restarts=2. Or auto: all for the defense.")
 DEFENSE = _how("A defense, with settings: noise:sigma=0.01. Several are joined by |.")
-STEPS = _how("Steps of every search; an attack's own default otherwise.")
+
+
+def _steps(word: str) -> int | str:
+    """A number of steps, or the word for as many as it takes."""
+    if word == "auto":
+        return word
+    if not word.isdecimal() or int(word) < 1:
+        with refusals():
+            raise SettingError(f"A search needs steps of at least 1, or auto, got {word}.")
+    return int(word)
+
+
+_STEPS = {"parser": _steps, "metavar": "INTEGER|auto"}
+STEPS = _how("Steps of every search, or auto: until it no longer improves. Else a paper's own, or auto.", **_STEPS)
 THRESHOLD = _score("SSIM from which an image counts as read.")
 DELTA = _score("Distance (L2) beyond which an image was missed; adds the risk R(f).")
 METRIC = _score("A score of your own: path/to/file.py:NAME. May be repeated.")
@@ -103,7 +118,7 @@ class Search:
     """The attack, the defense and what clients send."""
 
     attack: str = _of(ATTACK, "ig")
-    steps: int | None = _of(STEPS, None)
+    steps: Any = _of(STEPS, None)
     defense: str = _of(DEFENSE, "none")
     step: str = _of(_how("What clients send: gradient, local:steps=5,lr=1e-4 (FedAvg), clipped:bound=1."), "gradient")
     guess_local_steps: str | None = _of(_how("Do not tell the attacker the local steps; it tries these: 1+2+5."), None)
@@ -214,7 +229,7 @@ class Follow(Planned, Victims, Task):
     protocol: str = _of(PROTOCOL, "bayes:steps=1,rounds=100")
     at: str = _of(_train("Rounds after which the victims are attacked: 0+10+20+50."), "0+10+20+50+100")
     attack: str = _of(ATTACK, "ig")
-    steps: int | None = _of(STEPS, None)
+    steps: Any = _of(STEPS, None)
     defense: str = _of(DEFENSE, "none")
     server: list[str] | None = _of(_how("A server: honest, permuted-rows (flips labels). May be repeated."), None)
     threshold: float = _of(THRESHOLD, 0.5)
@@ -226,7 +241,7 @@ class Tradeoff(Planned, Victims, Task):
     """Training and attacks beside each other."""
 
     protocol: str = _of(PROTOCOL, "ppp:rounds=20")
-    steps: int | None = _of(STEPS, 500)
+    steps: Any = _of(STEPS, "auto")
     threshold: float = _of(THRESHOLD, 0.5)
 
 
@@ -298,7 +313,7 @@ class Study:
     out: Path | None = _of(_output("Folder for study.json; a run that was stopped goes on from it."), None)
     only: list[str] | None = _of(_plain("Only rows of this model. May be repeated."), None)
     victims: int | None = _of(_plain("Images to attack in every row.", min=1), None)
-    steps: int | None = _of(_plain("Steps of the attack in every row.", min=1), None)
+    steps: Any = _of(_plain("Steps of the attack in every row, or auto.", **_STEPS), None)
     data: str | None = _of(_plain("Another data set for every row."), None)
     threshold: float | None = _of(_plain("SSIM from which an image counts as read; by default its paper's."), None)
     metric: list[str] | None = _of(METRIC, None)

@@ -6,12 +6,13 @@ from pathlib import Path
 from rich.markup import escape
 
 from dosimeter import store
+from dosimeter.attacks import Steps
 from dosimeter.auditing import Audit, Result, Trial, audit_panel, conclude
 from dosimeter.auditing.records import INTERRUPTED
 from dosimeter.cli.console import command, err
 
 
-def run_panel(audit: Audit, place: Path, *, steps: int, made: str) -> Result | None:
+def run_panel(audit: Audit, place: Path, *, steps: Steps, made: str) -> Result | None:
     """All attacks of the defense's panel, written below the strongest one's; None where none had anything to keep."""
     kept, trials = store.finished(place, Result), list[Trial]()
 

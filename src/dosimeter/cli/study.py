@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from dosimeter import studies
+from dosimeter.attacks import AUTO
 from dosimeter.cli import options
 from dosimeter.cli.console import command, drawing, err, out
 from dosimeter.cli.parts import load_metrics, place
@@ -26,6 +27,8 @@ def run(asked: options.Study) -> None:
                 f"The study {DENSITIES!r} has a model, task and score of its own; leave --only, --data, --metric and "
                 "--threshold."
             )
+        if asked.steps == AUTO:
+            raise SettingError(f"The study {DENSITIES!r} compares searches of one length; give --steps a number.")
         _densities(folder, asked.victims or 1000, asked.steps or 400)
         return
     study = studies.BY_NAME[asked.name]

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dosimeter import files, fingerprint, spec
-from dosimeter.attacks import presets
+from dosimeter.attacks import AUTO, presets
 from dosimeter.auditing import estimate, part
 from dosimeter.auditing.evidence import tally
 from dosimeter.auditing.verdict import Kind
@@ -100,7 +100,7 @@ def run_calibrate(asked: options.Calibrate) -> None:
 
 
 def _comparison(asked: options.Compare | options.Calibrate, *, seeds: int = 1, trained: bool = False) -> Comparison:
-    first, steps = federation(asked, asked.seed), asked.steps or 500
+    first, steps = federation(asked, asked.seed), asked.steps or AUTO
     return Comparison(
         federation=partial(federation, asked),
         whole=audit_of(asked, first, presets.inverting_gradients(steps=steps)),

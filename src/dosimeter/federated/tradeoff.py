@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dosimeter import checks, fingerprint, plain
+from dosimeter.attacks import Steps
 from dosimeter.auditing import Audit, Result, audit_all
 from dosimeter.auditing.verdict import weigh
 from dosimeter.defenses import Chain, Defense, NoDefense, parts
@@ -45,7 +46,7 @@ class Comparison:
     """Of a seed, undefended; other seeds have other weights to begin with."""
     whole: Audit
     """Whom to attack and how; each defense takes the place of its own."""
-    steps: int
+    steps: Steps
     seeds: int = 1
     trained: bool = False
     """Whether the trained model is attacked; the untrained one otherwise, which leaks most."""

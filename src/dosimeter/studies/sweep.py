@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import nn
 
 from dosimeter import defenses, federated, files, fingerprint, spec
-from dosimeter.attacks import Attack, presets
+from dosimeter.attacks import Attack, Steps, presets
 from dosimeter.auditing import AUTO, Scoring, audit, auto
 from dosimeter.auditing.evidence import tally
 from dosimeter.auditing.verdict import weigh
@@ -33,7 +33,7 @@ class Row:
     data: str = "cifar10"
     attack: str = "ig"
     victims: int = 4
-    steps: int | None = 200  # None for an attack that takes none
+    steps: Steps | None = 200  # None for an attack that takes none
     batch: int = 1
     defense: str = "none"
     protocol: str | None = None  # by which the model was trained before, with the defense
@@ -44,7 +44,7 @@ class Row:
     published: str | None = None
     leaks: bool | None = None  # whether updates do, where that is known for certain; else it is for the audit to say
 
-    def on(self, *, data: str | None = None, victims: int | None = None, steps: int | None = None) -> "Row":
+    def on(self, *, data: str | None = None, victims: int | None = None, steps: Steps | None = None) -> "Row":
         """The same with other data, victims or steps of its attacks; what is published is of the paper's data."""
 
         def stepped(words: str) -> str:

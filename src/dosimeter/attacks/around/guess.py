@@ -57,7 +57,7 @@ class GuessSteps(Trying):
 
     @property
     def short(self) -> Search:
-        stop = replace(self.attack.stop, steps=min(self.trial, self.attack.stop.steps))
+        stop = replace(self.attack.stop, steps=min(self.trial, self.attack.stop.steps), leg=None)
         return replace(self.attack, stop=stop, restarts=1)
 
     def cost(self, target: Target, batch: int) -> Cost:

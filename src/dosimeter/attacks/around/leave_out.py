@@ -20,7 +20,8 @@ class LeaveOut(Trying):
     """`attack` without one of the weights, found by trying all (the bypass of Soteria; Bayes, Sec. 5).
 
     Each weight is left out of a short search in turn. For each victim the one that then stands out most is left out of
-    the long one: the others agree with the images and it does not. `probe` is the share of steps that a trial takes.
+    the long one: the others agree with the images and it does not. `probe` is the share of steps that a trial takes, at
+    most the first leg of a search that goes on in legs.
     """
 
     probe: float = 0.1
@@ -36,7 +37,8 @@ class LeaveOut(Trying):
     @property
     def short(self) -> Search:
         stop = self.attack.stop
-        return replace(self.attack, stop=replace(stop, steps=max(1, round(self.probe * stop.steps))))
+        steps = min(stop.leg or stop.steps, max(1, round(self.probe * stop.steps)))
+        return replace(self.attack, stop=replace(stop, steps=steps, leg=None))
 
     def check(self, target: Target, batch: int) -> None:
         if self.number(target) < 2:

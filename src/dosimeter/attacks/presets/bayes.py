@@ -4,7 +4,8 @@ from typing import Literal
 
 from dosimeter.attacks.presets.words import LABELS, moving, needless, pick
 from dosimeter.attacks.search import degraded, likelihoods, masks, optimisers, priors, sampling, schedules
-from dosimeter.attacks.search.search import Search, Stop
+from dosimeter.attacks.search.search import Search
+from dosimeter.attacks.search.stopping import Steps, stop
 
 
 def bayes(
@@ -21,7 +22,7 @@ def bayes(
     k: int = 1,
     delta: float = 0.0,
     langevin: float = 0.0,
-    steps: int = 200,
+    steps: Steps = 200,
     lr: float = 0.5,
     decay: float = 0.99,
     restarts: int = 1,
@@ -80,13 +81,13 @@ def bayes(
         optimiser=optimisers.Adam(lr=lr),
         schedule=schedules.Exponential(factor=decay),
         restarts=restarts,
-        stop=Stop(steps=steps),
+        stop=stop(steps),
     )
 
 
 def grad_inversion(
     *,
-    steps: int = 2000,
+    steps: Steps = 2000,
     lr: float = 0.1,
     tv: float = 1e-4,
     l2: float = 1e-6,
@@ -124,5 +125,5 @@ def grad_inversion(
         schedule=schedules.StepDecay(),
         moves=moving(langevin=langevin),
         restarts=restarts,
-        stop=Stop(steps=steps),
+        stop=stop(steps),
     )

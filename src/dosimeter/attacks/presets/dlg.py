@@ -6,12 +6,13 @@ from typing import Literal
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.presets.words import IGNORED, Ignore, Secrets, pick, treat, varies
 from dosimeter.attacks.search import likelihoods, optimisers, priors, starts
-from dosimeter.attacks.search.search import Search, Stop
+from dosimeter.attacks.search.search import Search
+from dosimeter.attacks.search.stopping import Steps, stop
 
 
 def dlg(
     *,
-    steps: int = 300,
+    steps: Steps = 300,
     inner: int = 20,
     lr: float = 1.0,
     restarts: int = 1,
@@ -48,7 +49,7 @@ def dlg(
         moves=(),
         restarts=restarts,
         keep=keep,
-        stop=Stop(steps=steps, target=target),
+        stop=stop(steps, target=target),
     )
 
 

@@ -7,12 +7,13 @@ from dosimeter.attacks import generators
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.presets.words import LABELS, given, needless, pick
 from dosimeter.attacks.search import degraded, likelihoods, masks, optimisers, priors, starts
-from dosimeter.attacks.search.search import Search, Stop
+from dosimeter.attacks.search.search import Search
+from dosimeter.attacks.search.stopping import Steps, stop
 
 
 def grnn(
     *,
-    steps: int = 1000,
+    steps: Steps = 1000,
     lr: float = 1e-4,
     momentum: float = 0.99,
     tv: float = 1e-3,
@@ -52,7 +53,7 @@ def grnn(
         moves=(),
         restarts=restarts,
         keep=keep,
-        stop=Stop(steps=steps),
+        stop=stop(steps),
     )
 
 
@@ -60,7 +61,7 @@ def ggl(
     *,
     generator: str | generators.Generator = "generator.safetensors",
     by: Literal["cma", "adam"] = "cma",
-    steps: int = 500,
+    steps: Steps = 500,
     population: int | None = None,
     sigma: float | None = None,
     lr: float | None = None,
@@ -112,5 +113,5 @@ def ggl(
         moves=(),
         restarts=restarts,
         keep="best",
-        stop=Stop(steps=steps),
+        stop=stop(steps),
     )

@@ -17,12 +17,13 @@ from dosimeter.attacks.presets.words import (
     varies,
 )
 from dosimeter.attacks.search import likelihoods, masks, optimisers, priors, schedules, treatments
-from dosimeter.attacks.search.search import Search, Stop
+from dosimeter.attacks.search.search import Search
+from dosimeter.attacks.search.stopping import AUTO, Steps, stop
 
 
 def inverting_gradients(
     *,
-    steps: int = 2000,
+    steps: Steps = AUTO,
     lr: float = 0.1,
     tv: float = 1e-2,
     restarts: int = 1,
@@ -44,11 +45,11 @@ def inverting_gradients(
 ) -> Search:
     """Inverting Gradients (Geiping et al. 2020), Eq. 4: cosine match, total variation, signed Adam, box, restarts.
 
-    The method is the paper's; steps, total variation and restarts default to values that suit a quick audit of a
-    small network. `inverting_gradients_a` has the paper's own.
+    The method is the paper's; it goes on until it stops improving, and total variation and restarts default to values
+    that suit a quick audit of a small network. `inverting_gradients_a` has the paper's own.
 
     Args:
-        steps: how many steps at most.
+        steps: how many, or as many as it takes until the loss stops falling (`auto`; see `Stop.leg`).
         lr: learning rate on normalised images.
         tv: weight of the total variation.
         restarts: searches from different starts, the lowest matching loss is kept.
@@ -58,7 +59,8 @@ def inverting_gradients(
         distance: what is matched: cosine, the mean of every tensor's cosine or of its root (chord), squared L2 (Eq. 3)
             or L1; what survived pruning by size, or the intervals of 8-bit quantisation.
         top: match only so many tensors, those with the largest norm (Eq. 7); all by default.
-        decay: shrink the step at 3/8, 5/8 and 7/8 of the steps, or when the loss stays for `plateau` steps.
+        decay: shrink the step at 3/8, 5/8 and 7/8 of the steps, or of each leg, or when the loss stays for `plateau`
+            steps.
         plateau: see `decay`; 400 by default.
         patience: stop after so many steps without a lower loss.
         target: stop at this loss.
@@ -104,7 +106,7 @@ def inverting_gradients(
         moves=moving(box=box, median=median),
         restarts=restarts,
         keep=keep,
-        stop=Stop(steps=steps, patience=patience, target=target),
+        stop=stop(steps, patience=patience, target=target),
     )
 
 
@@ -162,7 +164,6 @@ def ignoring(search: Search, *, encoder: bool = True) -> Search:
 @varies(
     inverting_gradients,
     "steps lr tv plateau restarts labels",
-    steps=3000,
     lr=1.0,
     tv=3e-2,
     signed=False,
@@ -189,6 +190,7 @@ def leaving_out(search: Search, *, probe: float = 0.1) -> LeaveOut:
     Which one that is is found by trying all.
 
     Args:
-        probe: share of the steps that the trial of each tensor takes.
+        probe: share of the steps that the trial of each tensor takes; where these are auto, at most those of the first
+            leg.
     """
     return LeaveOut(attack=search, probe=probe)

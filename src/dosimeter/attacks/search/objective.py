@@ -148,7 +148,8 @@ class Objective:
         self._repeated: tuple[Tensor, Tensor] | None = None
         senders = {name: at for at, name in enumerate(dict.fromkeys(seen.clients))}
         several = len(senders) < len(seen.clients) and unknowns.of_client is not None
-        self._senders = torch.tensor([senders[name] for name in seen.clients]) if several else None
+        self.senders = torch.tensor([senders[name] for name in seen.clients]) if several else None
+        """(V,) whose updates share numbers, where any do."""
 
     def __call__(
         self, x: Tensor, labels: Tensor, owner: Tensor, draws: Draws, *, restart: Tensor, slopes: bool = True
@@ -191,9 +192,9 @@ class Objective:
 
     def tied(self, values: Tensor, owner: Tensor, restart: Tensor) -> Tensor:
         """Unknowns or slopes (n, D) in which what a client keeps for all its steps is the mean over its updates."""
-        if self._senders is None or self.unknowns.of_client is None:
+        if self.senders is None or self.unknowns.of_client is None:
             return values
-        group = self._senders.to(owner.device)[owner] * (int(restart.max()) + 1) + restart
+        group = self.senders.to(owner.device)[owner] * (int(restart.max()) + 1) + restart
         _, group = torch.unique(group, return_inverse=True)
         mine = values[:, self.unknowns.of_client]
         total = torch.zeros(int(group.max()) + 1, mine.shape[1]).to(mine).index_add_(0, group, mine)

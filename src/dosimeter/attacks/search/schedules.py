@@ -1,6 +1,6 @@
 """How the step size shrinks: a factor on the learning rate for every candidate."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -27,6 +27,10 @@ class Schedule:
     def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
         """After the loss (N,) of step number `step` (from 0) of `steps` is known, before the move."""
         return state
+
+    def within(self, steps: int) -> "Schedule":
+        """The same for one of several legs of a search, of so many steps."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +83,10 @@ class Plateau(Schedule):
         checks.count("A plateau", "a patience", self.patience)
         checks.share("A step size that shrinks", "a factor", self.factor, zero=False)
         checks.share("A plateau", "a threshold", self.threshold, one=False)
+
+    def within(self, steps: int) -> "Plateau":
+        """With a patience that is over a few times in each leg."""
+        return replace(self, patience=min(self.patience, max(1, steps // 8)))
 
     def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
         better = loss < state.best * (1 - self.threshold)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from dosimeter.attacks import Attack, AverageRounds, LeaveOut, Search, presets
+from dosimeter.attacks import Attack, AverageRounds, LeaveOut, Search, Steps, presets
 from dosimeter.attacks.search import degraded, likelihoods, masks, treatments
 from dosimeter.auditing.result import Role
 from dosimeter.channel import Channel, Clip, Draws, Fact, Facts, Hides, Mask, Noise, Rounding
@@ -29,8 +29,8 @@ class Contender(NamedTuple):
     same_client: int = 1
 
 
-def contenders(channel: Channel, *, steps: int) -> list[Contender]:
-    """The panel for a defense whose searches take so many steps."""
+def contenders(channel: Channel, *, steps: Steps) -> list[Contender]:
+    """The panel for a defense; its searches take so many steps, or as many as they need."""
     plain = presets.inverting_gradients(steps=steps)
     draws = [fact for fact in channel.facts if isinstance(fact, Draws)]
     knowing = replace(plain, secrets=treatments.Joint()) if draws else plain
@@ -95,7 +95,7 @@ def _against_keys(fact: Draws, plain: Search) -> Iterator[Contender]:
         given = replace(_joint(plain), name="with the key", secrets=treatments.Known())
         yield Contender(given, "adaptive", "with the key that the client sends")
     if fact.trained:
-        read = presets.recover_key(steps=plain.stop.steps)
+        read = presets.recover_key(steps=plain.stop.asked)
         yield Contender(read, "adaptive", "the key read off the lock's gradient")
 
 
@@ -110,7 +110,7 @@ def _against_noise(facts: Facts, plain: Search, knowing: Search) -> Iterator[Con
     fresh = any(isinstance(fact, Draws) and fact.scope == "image" for fact in facts)
     if len(noises) == 1 and noises[0].on is None:
         (noise,) = noises
-        found = presets.bayes(density=noise.kind, scale=noise.scale, steps=plain.stop.steps)
+        found = presets.bayes(density=noise.kind, scale=noise.scale, steps=plain.stop.asked)
         if noise.kind == "gaussian" and any(isinstance(fact, Clip) and fact.of == "update" for fact in facts):
             found = replace(found, likelihood=degraded.Clipped(likelihood=likelihoods.Gaussian(sigma=noise.scale)))
         density = replace(found, name="density", secrets=knowing.secrets)
@@ -139,7 +139,7 @@ def _against_masked_noise(facts: Facts, plain: Search) -> Iterator[Contender]:
     if not dropping or not noises:
         return
     (mask, share), (at, noise) = dropping[0], noises[0]
-    settings: dict[str, Any] = {"scale": noise.scale, "steps": plain.stop.steps}
+    settings: dict[str, Any] = {"scale": noise.scale, "steps": plain.stop.asked}
     if at > mask:
         kind: Literal["prune-gaussian", "prune-laplace"]
         kind = "prune-gaussian" if noise.kind == "gaussian" else "prune-laplace"
@@ -159,9 +159,9 @@ def _averaged(attack: Search) -> Contender:
 
 
 def _ignoring(plain: Search) -> Search:
-    return replace(presets.ignoring(steps=plain.stop.steps), name="ignore")
+    return replace(presets.ignoring(steps=plain.stop.asked), name="ignore")
 
 
 def _joint(plain: Search, restarts: int = 1) -> Search:
-    steps = plain.stop.steps
-    return presets.joint(steps=steps, plateau=max(1, steps // 8), restarts=restarts)
+    stop = plain.stop
+    return presets.joint(steps=stop.asked, plateau=max(1, stop.steps // 8), restarts=restarts)

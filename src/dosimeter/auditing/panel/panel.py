@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dosimeter import fingerprint
-from dosimeter.attacks import presets
+from dosimeter.attacks import Steps, presets
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.observe import like
 from dosimeter.auditing.panel.channels import channel_of
@@ -45,7 +45,7 @@ class Revealed(Around):
         return gradient
 
 
-def audit_panel(audit: Audit, *, steps: int, kept: Mapping[str, Result] | None = None) -> Iterator[Trial]:
+def audit_panel(audit: Audit, *, steps: Steps, kept: Mapping[str, Result] | None = None) -> Iterator[Trial]:
     """Audit by every attack of the panel in turn; the attack of the audit does not count.
 
     After Ctrl-C the last one has what was found by then. `kept` are results of before, which stand for their attacks.
@@ -86,7 +86,7 @@ def made_by(audit: Audit, **more: object) -> str:
         return ""
 
 
-def audit_all(audit: Audit, *, steps: int) -> Result:
+def audit_all(audit: Audit, *, steps: Steps) -> Result:
     """What all attacks of the panel say together; Ctrl-C raises `Interrupted` with what they say by then."""
     whole = conclude(list(audit_panel(audit, steps=steps)))
     if whole.status == INTERRUPTED:
@@ -102,7 +102,7 @@ def _by(one: Contender, audit: Audit) -> Audit:
     return replace(audit, attack=one.attack, defense=defense, updates=updates)
 
 
-def _seen_through(audit: Audit, steps: int) -> tuple[Job, Channel]:
+def _seen_through(audit: Audit, steps: Steps) -> tuple[Job, Channel]:
     """An audit by the plain attack, and what becomes of updates in it."""
     job = Job(replace(audit, attack=presets.inverting_gradients(steps=steps)))
     target = job.client.target
@@ -111,7 +111,7 @@ def _seen_through(audit: Audit, steps: int) -> tuple[Job, Channel]:
     return job, channel_of(audit.defense, target, form, audit.seed)
 
 
-def estimate_panel(audit: Audit, *, steps: int) -> Iterator[tuple[str, dict[str, Any] | str]]:
+def estimate_panel(audit: Audit, *, steps: Steps) -> Iterator[tuple[str, dict[str, Any] | str]]:
     """What each attack of the panel would take, as `estimate` says it, or why it would be refused."""
     panel = contenders(_seen_through(audit, steps)[1], steps=steps)
     for one in panel:

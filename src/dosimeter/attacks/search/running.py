@@ -1,0 +1,297 @@
+"""The one search loop: minimise  -log p(g | x, y, u) - log p(x) - log p(u)  for all victims and restarts at once."""
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dosimeter import rng, trees
+from dosimeter.attacks import labels as labels_
+from dosimeter.attacks.search import schedules
+from dosimeter.attacks.search.moves import Moved
+from dosimeter.attacks.search.objective import Draws, Objective, Unknowns, Values
+from dosimeter.attacks.search.stopping import SETTLED
+from dosimeter.attacks.stages import Beat, unheard
+from dosimeter.types import Curve, Ended, Observation, Outcome, Reconstruction, Target, Watch
+
+if TYPE_CHECKING:
+    from dosimeter.attacks.search.search import Search
+
+CURVE_POINTS = 200
+
+
+class _Ends(NamedTuple):
+    """What legs came to, where a search goes on in several."""
+
+    start: Tensor  # (n,) the loss before any
+    sum: Tensor  # (n,) of losses at the end of the leg that is under way
+    loss: Tensor  # (n,) the mean of such losses, of the leg that came lowest
+    match: Tensor  # (n,) the match at its end
+    x: Tensor  # (n, D) where that was
+
+
+class _State(NamedTuple):
+    """Candidates still in the batch, one a row."""
+
+    x: Tensor  # (n, D) all unknowns; see `objective.Unknowns`
+    labels: Tensor  # (n, B) given labels
+    owner: Tensor  # (n,) which victim
+    row: Tensor  # (n,) which candidate
+    moments: Any  # the optimiser's own state
+    schedule: schedules.State
+    best: Tensor  # (n,) lowest loss so far
+    best_match: Tensor  # (n,) the match there
+    best_x: Tensor  # (n, D) where that was
+    waited: Tensor  # (n,) steps since then
+    ends: _Ends
+
+
+class _Done(NamedTuple):
+    """Results of all candidates, filled as they leave the batch."""
+
+    x: Tensor  # (N, D)
+    match: Tensor  # (N,)
+    steps: Tensor  # (N,)
+    why: list[Outcome]
+
+
+def every(steps: int) -> int:
+    """Steps between two points of a curve."""
+    return max(1, steps // CURVE_POINTS)
+
+
+class Run:
+    """One search on one observation, of which it takes all labels, from some of the starts."""
+
+    def __init__(self, search: "Search", target: Target, seen: Observation, seed: int, restarts: range) -> None:
+        self.search, self.seen, self.seed, self.restarts = search, seen, seed, restarts
+        self.target = target if search.penalty else replace(target, penalised=False)
+        self.unknowns = Unknowns(
+            self.target, seen.batch, search.space, search.labels.classes(target), searched=search.secrets.searched
+        )
+        self.objective = Objective(
+            self.unknowns,
+            seen,
+            likelihood=search.likelihood,
+            prior=search.prior,
+            only=search.only,
+            secrets=search.secrets,
+        )
+        each = [(name, restart) for name in seen.ids for restart in restarts]
+        self.streams = [rng.stream(seed, "draws", name, restart) for name, restart in each]
+        assert seen.labels is not None
+        self.labels = seen.labels
+        self.legs = search.stop.legs
+        self.groups = self._groups()
+        self.curve: list[tuple[int, Tensor]] = []
+
+    def _groups(self) -> Tensor:
+        """(N,): candidates that go on together, since they share numbers of one client or a prior looks at them all."""
+        victims, restarts = len(self.seen.ids), len(self.restarts)
+        whole = torch.arange(victims) if self.objective.senders is None else self.objective.senders
+        restart = torch.zeros(restarts).long() if self.search.prior.siblings else torch.arange(restarts)
+        return (whole[:, None] * restarts + restart).flatten().to(self.target.mean.device)
+
+    def run(self, watch: Watch | None) -> Reconstruction:
+        """Step all candidates until each has stopped; Ctrl-C ends the search with what it has."""
+        steps = self.search.stop.steps
+        state = self._begin()
+        n = len(state.row)
+        done = _Done(
+            state.x.clone(), torch.full_like(state.best, torch.inf), torch.zeros_like(state.row), [Outcome.STEPS] * n
+        )
+        latest = done.match.clone()
+        step = 0
+        try:
+            for step in range(steps + 1):
+                draws = self._draws(state.row)
+                restart = state.row % len(self.restarts)
+                values = self.objective(state.x, state.labels, state.owner, draws, restart=restart)
+                latest[state.row] = values.match
+                state = self._remember(state, values)
+                state, settled = self._come_to(step, state, values)
+                state, values, draws = self._release(step, state, values, draws, settled, done)
+                if step % every(steps) == 0 or not len(state.row):
+                    self.curve.append((step, latest.clone()))
+                if not len(state.row):
+                    break
+                beat = unheard
+                if watch is not None:
+                    mean = float(latest[latest.isfinite()].mean())
+                    beat = partial(watch, done=step, total=steps, match=mean, active=len(state.row))
+                beat()
+                state = self._move(step, state, values, draws, beat)
+        except KeyboardInterrupt:
+            self._leave(
+                state, torch.ones_like(state.row, dtype=torch.bool), latest[state.row], step, Outcome.INTERRUPTED, done
+            )
+            self.curve.append((step, latest.clone()))
+        return self._choose(done)
+
+    def _begin(self) -> _State:
+        """Starts are drawn one candidate at a time, each from the stream of its victim and restart."""
+        like = self.target.mean
+        owner = torch.arange(len(self.seen.ids)).repeat_interleave(len(self.restarts))
+        senders = self.seen.clients or self.seen.ids
+        draws = [
+            self._draw(name, sender, restart)
+            for name, sender in zip(self.seen.ids, senders, strict=True)
+            for restart in self.restarts
+        ]
+        x = torch.stack(draws).to(like.device)
+        owner = owner.to(like.device)
+        n = len(draws)
+        worst = torch.full((n,), torch.inf, dtype=like.dtype, device=like.device)
+        return _State(
+            x=x,
+            labels=labels_.usable(self.labels)[owner],
+            owner=owner,
+            row=torch.arange(n, device=like.device),
+            moments=self.search.optimiser.init(x),
+            schedule=schedules.init(n, like),
+            best=worst,
+            best_match=worst,
+            best_x=x,
+            waited=torch.zeros_like(owner),
+            ends=_Ends(start=worst, sum=torch.zeros_like(worst), loss=worst, match=worst, x=x),
+        )
+
+    def _draw(self, name: str, sender: str, restart: int) -> Tensor:
+        """One candidate's first unknowns (D,)."""
+        images, others = (rng.stream(self.seed, what, name, restart) for what in ("start", "labels"))
+        client = rng.stream(self.seed, "client's", sender, restart)
+        return self.unknowns.draw(self.search.start, images, others, client)
+
+    def _draws(self, row: Tensor) -> Draws:
+        """What this step draws for the candidates in these rows, each from a stream of its own."""
+        search, ball, like = self.search, self.search.ball, self.target.mean
+        wanted = {} if search.secrets.granted or search.secrets.searched else self.target.secrets
+        if not wanted and ball is None:
+            return Draws({}, None)
+        k, streams = search.samples, [self.streams[r] for r in row.tolist()]
+        secrets = {
+            name: torch.stack([torch.randn(k, *secret.full_shape(self.seen.batch), generator=s) for s in streams])
+            for name, secret in wanted.items()
+        }
+        shape = (self.seen.batch, *self.target.shape)
+        nudge = None if ball is None else torch.stack([ball.draw(k, shape, s) for s in streams]).to(like)
+        return Draws({name: value.to(like) for name, value in secrets.items()}, nudge)
+
+    def _remember(self, state: _State, values: Values) -> _State:
+        match, loss, _ = values
+        better = loss < state.best
+        state = state._replace(
+            best=torch.where(better, loss, state.best), waited=torch.where(better, 0, state.waited + 1)
+        )
+        if self.search.keep == "last":
+            return state
+        return state._replace(
+            best_match=torch.where(better, match, state.best_match),
+            best_x=torch.where(better[:, None], state.x, state.best_x),
+        )
+
+    def _come_to(self, step: int, state: _State, values: Values) -> tuple[_State, Tensor]:
+        """What the leg under way comes to, and which candidates it was the last of: it improved none of their group."""
+        leg, ends = next(each for each in self.legs if step <= each.end), state.ends
+        if step == 0:
+            state = state._replace(ends=ends._replace(start=values.loss))
+        settled = torch.zeros_like(values.loss, dtype=torch.bool)
+        if len(self.legs) == 1 or step <= leg.end - leg.tail:
+            return state, settled
+        ends = ends._replace(sum=ends.sum + values.loss)
+        if step < leg.end:
+            return state._replace(ends=ends), settled
+        loss = ends.sum / leg.tail
+        lower = loss < ends.loss
+        if leg.begin:  # what the first leg came to is compared with nothing
+            # Densities have losses far above 0 at the truth too, where what fell so far is the smaller number.
+            least = torch.minimum(ends.loss.abs(), (ends.start - ends.loss).clamp_min(0))
+            group = self.groups[state.row]
+            settled = ~torch.isin(group, group[ends.loss - loss > SETTLED * least])
+        ends = ends._replace(
+            sum=torch.zeros_like(loss),
+            loss=torch.where(lower, loss, ends.loss),
+            match=torch.where(lower, values.match, ends.match),
+            x=torch.where(lower[:, None], state.x, ends.x),
+        )
+        return state._replace(ends=ends, waited=torch.zeros_like(state.waited)), settled
+
+    def _release(
+        self, step: int, state: _State, values: Values, draws: Draws, settled: Tensor, done: _Done
+    ) -> tuple[_State, Values, Draws]:
+        """Candidates that are done leave the batch."""
+        stop, (match, loss, slope) = self.search.stop, values
+        over = torch.full_like(loss, step >= stop.steps, dtype=torch.bool)
+        reached = loss <= (-torch.inf if stop.target is None else stop.target)
+        tired = state.waited >= (stop.steps + 1 if stop.patience is None else stop.patience)
+        lost = ~loss.isfinite() | ~slope.isfinite().all(1)
+        gone = over | settled | reached | tired | lost
+        if not gone.any():
+            return state, values, draws
+        for why, who in (
+            (Outcome.DIVERGED, lost),
+            (Outcome.TARGET, reached & ~lost),
+            (Outcome.PATIENCE, tired & ~reached & ~lost),
+            (Outcome.SETTLED, settled & ~tired & ~reached & ~lost),
+            (Outcome.STEPS, over & ~settled & ~tired & ~reached & ~lost),
+        ):
+            self._leave(state, who, match, step, why, done)
+        stay = (~gone).nonzero().squeeze(1)
+        return trees.rows(state, stay), trees.rows(values, stay), draws.rows(stay)
+
+    def _leave(self, state: _State, who: Tensor, match: Tensor, step: int, why: Outcome, done: _Done) -> None:
+        rows, x = state.row[who], state.x
+        if self.search.keep == "best":
+            x, match = state.best_x, state.best_match
+        elif why in (Outcome.SETTLED, Outcome.STEPS, Outcome.INTERRUPTED):
+            ended = state.ends.loss.isfinite()  # a leg; what a later one is at in its midst is not better for that
+            x, match = torch.where(ended[:, None], state.ends.x, x), torch.where(ended, state.ends.match, match)
+        done.x[rows] = x[who]
+        # One that diverged keeps an infinite match, so that no other restart loses to it.
+        done.match[rows] = torch.inf if why is Outcome.DIVERGED else match[who]
+        done.steps[rows] = step
+        for row in rows.tolist():
+            done.why[row] = why
+
+    def _move(self, step: int, state: _State, values: Values, draws: Draws, beat: Beat) -> _State:
+        def evaluate(x: Tensor, who: Tensor, *, slopes: bool = True) -> tuple[Tensor, Tensor]:
+            beat()
+            if not len(x):  # a model need not take a batch of nothing
+                return values.loss[:0], x
+            restart = state.row[who] % len(self.restarts)
+            _, loss, slope = self.objective(
+                x, state.labels[who], state.owner[who], draws.rows(who), restart=restart, slopes=slopes
+            )
+            return loss, slope
+
+        search, leg = self.search, next(each for each in reversed(self.legs) if each.begin <= step)
+        schedule = schedules.init(len(values.loss), values.loss) if step == leg.begin else state.schedule
+        shrinks = search.schedule if len(self.legs) == 1 else search.schedule.within(leg.end - leg.begin)
+        schedule = shrinks.update(step - leg.begin, leg.end - leg.begin, values.loss, schedule)
+        x, moments = search.optimiser.step(
+            state.x, values.slope, schedule.scale, state.moments, loss=values.loss, evaluate=evaluate
+        )
+        at = Moved(step, schedule.scale, [self.streams[r] for r in state.row.tolist()], self.unknowns)
+        for move in search.moves:
+            x = move(x, at)
+        # Slopes are tied too, but rates that each candidate finds for itself would part what one client keeps.
+        x = self.objective.tied(x, state.owner, state.row % len(self.restarts))
+        return state._replace(x=x, moments=moments, schedule=schedule)
+
+    def _choose(self, done: _Done) -> Reconstruction:
+        """Of every victim's restarts the one with the lowest matching loss."""
+        restarts, victims = len(self.restarts), len(self.seen.ids)
+        kept = done.match.reshape(victims, restarts).argmin(1)  # (V,)
+        rows = torch.arange(victims, device=kept.device) * restarts + kept
+        unknowns, x = self.unknowns, done.x[rows]
+        return Reconstruction(
+            images=unknowns.images(x).detach(),
+            labels=unknowns.logits(x).detach().argmax(-1) if unknowns.classes else self.labels,
+            match=done.match[rows],
+            steps=done.steps[rows],
+            restart=self.restarts.start + kept,
+            stopped=tuple(Ended(done.why[row]) for row in rows.tolist()),
+            curve=Curve(tuple(step for step, _ in self.curve), torch.stack([m for _, m in self.curve], 1)[rows]),
+        )

@@ -1,0 +1,70 @@
+"""When a candidate is done: after so many steps, or once it no longer improves."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from dosimeter import checks
+
+AUTO: Literal["auto"] = "auto"
+Steps = int | Literal["auto"]
+"""How many steps a search takes, or as many as it needs."""
+
+LEG, MOST = 200, 3000
+"""Of a search that takes as many steps as it needs: those of its first leg, and of all legs together at most."""
+
+SETTLED = 0.02
+"""A leg that lowers the loss by less than this share of it, and of what it fell by so far, is the last one."""
+
+
+class Leg(NamedTuple):
+    """A part of a search in which the step size shrinks from its first to its last value."""
+
+    begin: int
+    end: int
+
+    @property
+    def tail(self) -> int:
+        """Steps at its end whose mean loss is what it came to; one alone may have had lucky draws."""
+        return max(1, (self.end - self.begin) // 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """When a candidate is done. Its loss is the whole objective, match and prior."""
+
+    steps: int
+    """At most."""
+    patience: int | None = None
+    """Stop after so many steps without a lower loss."""
+    target: float | None = None
+    """Stop once the loss is at most this."""
+    leg: int | None = None
+    """Go on until the search stops improving: in legs, of so many steps, then twice as many, and so on. Each begins
+    where the one before ended and has the whole schedule of the step size. A candidate is done after a leg that did
+    not lower its loss by the share `SETTLED`; the end of the leg with the lowest loss counts."""
+
+    def __post_init__(self) -> None:
+        checks.count("A search", "steps", self.steps)
+        checks.count("A search", "a patience", self.patience)
+        checks.count("A search", "steps of a first leg", self.leg)
+        checks.at_least("A search", "a target of its loss", self.target, 0)
+
+    @property
+    def legs(self) -> tuple[Leg, ...]:
+        """All there may be; the last is as long as two where a shorter one would be left."""
+        found, begin, long = list[Leg](), 0, self.leg or self.steps
+        while begin < self.steps:
+            end = begin + long if self.steps - begin >= 3 * long else self.steps
+            found.append(Leg(begin, end))
+            begin, long = end, 2 * long
+        return tuple(found)
+
+    @property
+    def asked(self) -> Steps:
+        """In the words of a preset."""
+        return self.steps if self.leg is None else AUTO
+
+
+def stop(steps: Steps, **more: Any) -> Stop:
+    """After so many steps, or once they no longer improve (`auto`)."""
+    return Stop(steps=MOST, leg=LEG, **more) if steps == AUTO else Stop(steps=steps, **more)
