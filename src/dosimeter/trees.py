@@ -86,6 +86,21 @@ def join(parts: Sequence[Reconstruction]) -> Reconstruction:
         curve=Curve(steps, torch.cat(curves)),
         determined=tuple(shares for part in parts for shares in part.determined),
         trained=tuple(guess for part in parts for guess in part.trained),
+        again=tuple(times for part in parts for times in part.again),
+    )
+
+
+def chosen(found: Reconstruction, victims: Sequence[int]) -> Reconstruction:
+    """What was found of some of the victims, in this order."""
+
+    def told(each: tuple[T, ...]) -> tuple[T, ...]:
+        return tuple(each[v] for v in victims) if each else ()
+
+    return rows(found, torch.tensor(victims, device=found.images.device))._replace(
+        stopped=told(found.stopped),
+        determined=told(found.determined),
+        trained=told(found.trained),
+        again=told(found.again),
     )
 
 

@@ -71,10 +71,11 @@ class Victims(NamedTuple):
     ids: tuple[str, ...]
     trained_on: Tensor | None = None  # (V, B, C, H, W) what a defense made of the images, where an auditor knows it
 
-    def take(self, where: slice) -> "Victims":
-        """The victims in a slice; each keeps its id, so it meets the same random numbers there."""
+    def take(self, where: slice | list[int]) -> "Victims":
+        """Some of the victims; each keeps its id, so it meets the same random numbers there."""
         made = None if self.trained_on is None else self.trained_on[where]
-        return Victims(self.images[where], self.labels[where], self.indices[where], self.ids[where], made)
+        ids = self.ids[where] if isinstance(where, slice) else tuple(self.ids[v] for v in where)
+        return Victims(self.images[where], self.labels[where], self.indices[where], ids, made)
 
     @property
     def shape(self) -> Shape:
@@ -316,7 +317,7 @@ class Outcome(StrEnum):
     INTERRUPTED = "interrupted"
     DIVERGED = "diverged"  # numbers that are not finite
     ZERO_UPDATE = "zero update"
-    OUT_OF_TIME = "out of time"  # the attack gave up before it came to this victim
+    OUT_OF_TIME = "out of time"  # the attack gave up before it was done with this victim
 
     @property
     def measured(self) -> bool:
@@ -356,6 +357,7 @@ class Reconstruction(NamedTuple):
     curve: Curve
     determined: tuple[Mapping[str, float], ...] = ()  # {layer, or image: share of its input that was solved for}
     trained: tuple[Trained, ...] = ()  # (V,) how each client trained, where the attack had to guess
+    again: tuple[int, ...] = ()  # (V,) how often an auditor had the search begun anew, where any
 
     @classmethod
     def without_steps(

@@ -27,6 +27,7 @@ class Cost(NamedTuple):
     """What an attack takes of time and memory."""
 
     steps: int = 0  # of a search, trials included; 0 where victims are solved for one after another
+    least: int = 0  # of these, as many as it takes at least, where it stops by itself
     tried: int = 0  # of these, steps of trials before the search itself
     restarts: int = 1  # searches of a victim side by side, which may run in turn if need be
     candidates: int = 1  # simulated at once for each of them; 0 where nothing is simulated
@@ -84,6 +85,18 @@ class Attack:
     def at_most(self, restarts: int) -> "Attack":
         """The same attack with at most so many restarts side by side."""
         return self
+
+    @property
+    def steps(self) -> int | str | None:
+        """How many steps it was asked to take, or "auto"; None where it takes none."""
+        return None
+
+    def again(self, number: int) -> "Attack | None":
+        """The same attack from another start, one for each number from 1 on, and for longer.
+
+        None where that is not for an auditor to say: it takes as many steps as was asked for, or has no start.
+        """
+        return None
 
     def relabelled(self, source: labels_.Labels) -> "Attack":
         """The same attack with labels from there."""
@@ -191,6 +204,14 @@ class Around(Attack):
 
     def at_most(self, restarts: int) -> Attack:
         return replace(self, attack=self.attack.at_most(restarts))
+
+    @property
+    def steps(self) -> int | str | None:
+        return self.attack.steps
+
+    def again(self, number: int) -> Attack | None:
+        longer = self.attack.again(number)
+        return None if longer is None else replace(self, attack=longer)
 
     def relabelled(self, source: labels_.Labels) -> Attack:
         return replace(self, attack=self.attack.relabelled(source))

@@ -101,13 +101,7 @@ def _ordered(groups: Sequence[Sequence[int]], parts: Sequence[Reconstruction]) -
         ]
     )
     order = [v for who in groups for v in who]
-    rows = sorted(range(len(order)), key=order.__getitem__)
-    kept = trees.rows(found, torch.tensor(rows, device=found.images.device))
-    return kept._replace(
-        stopped=tuple(found.stopped[row] for row in rows),
-        determined=tuple(found.determined[row] for row in rows if found.determined),
-        trained=tuple(found.trained[row] for row in rows if found.trained),
-    )
+    return trees.chosen(found, sorted(range(len(order)), key=order.__getitem__))
 
 
 def only(seen: Observation, who: Sequence[int]) -> Observation:

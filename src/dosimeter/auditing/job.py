@@ -2,9 +2,9 @@
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ from dosimeter.types import (
     Victims,
     Watch,
 )
+
+T = TypeVar("T")
 
 
 class Ran(NamedTuple):
@@ -83,7 +85,9 @@ class Job:
         self.client = replace(self.client, target=replace(target, stretch=plan.stretch))
         simulated = replace(self.attacker.target, stretch=plan.stretch, part=plan.part)
         self.attacker = replace(self.attacker, target=simulated, attack=attack.at_most(plan.restarts))
-        self.cost = self.attacker.attack.cost(known, victims.batch)
+        self.cost, longer = self.attacker.attack.cost(known, victims.batch), self.attacker.attack.again(1)
+        self.longer = 0 if longer is None else longer.cost(known, victims.batch).steps
+        """Steps of a search that is begun anew, where any is."""
 
     @property
     def trained(self) -> Trained | None:
@@ -127,24 +131,43 @@ class Job:
 
         After `limit` seconds the attack gives up; of victims that it did not come to it says that its time was up.
         """
-        size, n = self.plan.victims, len(self.victims.ids)
-        stop = threading.Event()
-        watches = Watches(advance, stop, tiles=-(-n // size), limit=limit)
 
-        def work(first: int) -> Ran:
-            attacker, tile = self.attacker.cloned(), first // size
-            client, victims = self.client.cloned(), self.victims.take(slice(first, first + size))
+        def work(victims: Victims, tile: int, watches: Watches) -> Ran:
+            attacker, client = self.attacker.cloned(), self.client.cloned()
             seen = self.observe(victims, client)
             found = watches.ended(tile, noticed(attacker.read(seen, watches.of(tile)), seen))
             blind = attacker.guess(seen, watches.blind())
             truth = attacker.attack.apart(attacker.target, clean(client, victims, self.threat), seen)
             return Ran(found, blind, truth.detach().cpu())
 
-        done = engine.threads.run(work, range(0, n, size), workers=self.plan.workers, stop=stop)
+        found, blind, truth = zip(*self._in_tiles(self.victims, work, advance, limit), strict=True)
+        return Ran(on_cpu(found), on_cpu(blind), torch.cat(truth))
+
+    def run_again(self, attack: Attack, who: list[int], advance: Advance, *, limit: float) -> Reconstruction:
+        """What another attack finds of some of the victims, or of the first of these before Ctrl-C."""
+
+        def work(victims: Victims, tile: int, watches: Watches) -> Reconstruction:
+            seen = self.observe(victims, self.client.cloned())
+            attacker = replace(self.attacker, attack=attack).cloned()
+            return watches.ended(tile, noticed(attacker.read(seen, watches.of(tile)), seen))
+
+        return on_cpu(self._in_tiles(self.victims.take(who), work, advance, limit))
+
+    def _in_tiles(
+        self, victims: Victims, work: Callable[[Victims, int, Watches], T], advance: Advance, limit: float
+    ) -> list[T]:
+        """The work on tiles of victims side by side, of those that were begun before Ctrl-C."""
+        size, n, stop = self.plan.victims, len(victims.ids), threading.Event()
+        watches = Watches(advance, stop, tiles=-(-n // size), limit=limit)
+        done = engine.threads.run(
+            lambda first: work(victims.take(slice(first, first + size)), first // size, watches),
+            range(0, n, size),
+            workers=self.plan.workers,
+            stop=stop,
+        )
         if not done:
             raise KeyboardInterrupt
-        found, blind, truth = zip(*done, strict=True)
-        return Ran(on_cpu(found), on_cpu(blind), torch.cat(truth))
+        return done
 
 
 def _divisible(target: Target, threat: ThreatModel) -> bool:
@@ -174,6 +197,7 @@ def described(target: Target, audit: Audit, batch: int) -> dict[str, Any]:
         "shape": list(target.shape),
         "attack_name": attack.name,
         "attack": repr(attack),
+        "steps": attack.steps,
         "defense": "none" if defense == NoDefense() else repr(defense),
         "server": "honest" if audit.granted().server == "honest" else repr(audit.server),
         "step": "gradient" if target.step is None else repr(target.step),
@@ -183,6 +207,7 @@ def described(target: Target, audit: Audit, batch: int) -> dict[str, Any]:
         "dtype": str(target.mean.dtype).removeprefix("torch."),
         "device": str(target.mean.device),
         "budget": audit.resources.budget,
+        **({} if audit.resources.minutes is None else {"minutes": audit.resources.minutes}),
         **shortcuts(target.model, target.shape),
     }
 

@@ -41,6 +41,7 @@ class ImageRecord:
     match: float | None  # the final matching loss; None where it diverged
     steps: int
     restart: int
+    again: int | None = None  # how often the search was begun anew, since it had fallen short
     stopped: str
     truth: float | None = None  # the matching loss of the clients' own step, for an auditor who knows it
     explained: str | None = None  # whether what was found explains the update as well as that does; see `evidence`

@@ -189,7 +189,8 @@ def _unmeasured(counts: dict[str, int], of: int, by: str = "") -> list[str]:
         whose = "" if of == 1 else f" for {n} of {of} victims"
         said.append(f"The update is zero{whose}: it holds nothing to read, and its labels are not determined.")
     if n := counts.get(types.Outcome.OUT_OF_TIME):
-        said.append(f"The time{by} was up before it came to {n} of {of} updates, which it did not try.")
+        which = "the update" if of == 1 else f"{n} of {of} updates"
+        said.append(f"The time{by} was up before it was done with {which}, of which it says nothing.")
     return said
 
 

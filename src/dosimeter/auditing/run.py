@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from dosimeter import engine
+from dosimeter.auditing.again import TIMES, search_again
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.observe import changed, trained_on
 from dosimeter.auditing.result import Interrupted, Result, environment
@@ -19,18 +20,23 @@ PATIENCE = 60.0
 """Seconds that an estimate may take."""
 
 
-def perform(audit: Audit, *, place: Place | None = None) -> Result:
-    """What comes of an audit; `place` is the attack's in a panel."""
+def perform(audit: Audit, *, place: Place | None = None, once: bool = False) -> Result:
+    """What comes of an audit; `place` is the attack's in a panel, and `once` lets no search begin anew."""
     job = Job(audit)
     victims, name = job.victims, audit.attack.name
     began = time.perf_counter()
+    limit = place.limit if place else audit.resources.seconds
     title = f"{place.title(name) if place else name}, {len(victims.ids)} victims"
     with bar(title, None, show=audit.resources.progress) as advance:
-        found, blind, truth = job.run(place.around(advance), limit=place.limit) if place else job.run(advance)
-    seconds = time.perf_counter() - began
+        ran = job.run(place.around(advance) if place else advance, limit=limit)
+    (found, blind, truth), scoring = ran, audit.scoring
     reached = victims.take(slice(len(found.stopped)))
     made, std = trained_on(job.client, reached), job.client.target.std.cpu()
-    other, scoring = None if torch.equal(made, reached.images) else made, audit.scoring
+    other = None if torch.equal(made, reached.images) else made
+    if not once:
+        left, spare = limit - (time.perf_counter() - began), place.read if place else ()
+        found = search_again(job, ran, other, limit=left, spare=spare)
+    seconds = time.perf_counter() - began
     if other is not None and scoring.decoys is not None:
         scoring = replace(scoring, changed=changed(job.client, scoring.decoys, reached))
     verdict = judge(
@@ -77,17 +83,19 @@ def estimate(audit: Audit, *, patience: float = PATIENCE) -> dict[str, Any]:
     """Time and memory of an audit, from the plan and from the first three steps or victims of a tile, actually run.
 
     `done` of the `total` of that tile were done within `patience` seconds; with none of them done, `seconds` is less
-    than what it takes.
+    than what it takes. A search that stops by itself takes from `least` on, and `seconds` if it never does and falls
+    short on every victim, however often it begins anew.
     """
     job = Job(audit)
-    marks, begun, whole, enough = [(time.perf_counter(), 0)], 0, 1, False
+    marks, begun, whole, waiting, enough = [(time.perf_counter(), 0)], 0, 1, False, False
 
     def watch(*, done: int, total: int, match: float, active: int) -> None:
-        nonlocal begun, whole, enough
+        nonlocal begun, whole, waiting, enough
         whole = total
         marks.append((time.perf_counter(), done))
-        if job.cost.steps and match != match:
-            begun = len(marks) - 1  # the search itself has not begun
+        before, waiting = waiting, job.cost.steps > 0 and match != match
+        if waiting or before:
+            begun = len(marks) - 1  # the search has not begun, or only now that all is looked at for the first time
         began, first = marks[begun]
         enough = done >= first + 3 or marks[-1][0] > began + patience
         if enough:
@@ -100,8 +108,12 @@ def estimate(audit: Audit, *, patience: float = PATIENCE) -> dict[str, Any]:
         marks.append((time.perf_counter(), whole))
     (began, first), (ended, last) = marks[begun], marks[-1]
     tiles = -(-len(job.victims.ids) // job.plan.victims)
-    seconds = (ended - began) / max(1, last - first) * whole * -(-tiles // job.plan.workers)
+    each = (ended - began) / max(1, last - first) * whole
+    once = (began - marks[0][0] + each) * -(-tiles // job.plan.workers)
+    steps, limit = max(1, job.cost.steps), audit.resources.seconds
+    least, most = once * (job.cost.least or steps) / steps, once * (1 + TIMES * job.longer / steps)
     plan = {"bytes": job.plan.bytes, "tiles": tiles, "tile": job.plan.victims}
     unit = "steps" if job.cost.steps else "victims"
     said = {"unit": unit, "tried": job.cost.tried, "side_by_side": job.plan.restarts, "restarts": job.cost.restarts}
-    return {"seconds": seconds, "done": last - first, "total": whole, **said, **plan}
+    said |= {"least": min(least, limit), "seconds": min(most, limit), "again": TIMES if job.longer else 0}
+    return {"done": last - first, "fewest": round(whole * least / once), "total": whole, **said, **plan}

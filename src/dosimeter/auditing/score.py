@@ -290,6 +290,7 @@ def course(found: Reconstruction, v: int) -> dict[str, Any]:
         "match": float(found.match[v]) if found.match[v].isfinite() else None,  # None: it diverged
         "steps": int(found.steps[v]),
         "restart": int(found.restart[v]),
+        "again": found.again[v] or None if found.again else None,
         "stopped": found.stopped[v].words,
     }
 

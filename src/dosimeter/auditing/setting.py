@@ -1,5 +1,6 @@
 """An audit as one value: model and victims, the parts, seeds, resources, and how it is scored."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
@@ -38,7 +39,7 @@ def part(kind: str, given: Any, **more: object) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What an audit runs on. Its numbers depend on device and dtype alone."""
+    """What an audit runs on. Its numbers depend on device and dtype alone, unless its time is up before it is done."""
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
@@ -51,12 +52,22 @@ class Resources:
     """Run straight networks through torch.compile, on one thread."""
     way: Way | None = None
     """How gradients are compared, where it must be a certain one; the fastest that works by default."""
+    minutes: float | None = None
+    """After which attacks give up, those of a panel together; whoever was not done counts as not measured. The short
+    runs without the update are not cut. No limit by default."""
     progress: bool | None = None
     """Show a bar; by default when standard error is a terminal."""
 
     def __post_init__(self) -> None:
         for key in ("workers", "budget"):
             checks.count("An audit", key, getattr(self, key))
+        if self.minutes is not None:
+            checks.positive("An audit", "a limit of minutes", self.minutes)
+
+    @property
+    def seconds(self) -> float:
+        """That attacks may take."""
+        return math.inf if self.minutes is None else 60 * self.minutes
 
 
 @dataclass(frozen=True, kw_only=True)

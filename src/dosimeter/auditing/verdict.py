@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dosimeter.auditing.evidence import Evidence
 from dosimeter.auditing.records import AsTrained, Identification, ImageRecord
 from dosimeter.metrics import Rate
+from dosimeter.types import Outcome
 
 if TYPE_CHECKING:
     from dosimeter.auditing.captured.survey import Pooled
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 ALPHA = 0.05
 """How often a verdict may say that something leaks where nothing does."""
+
+ENOUGH = 20_000
+"""Steps of which more are advised only to who asked for as many; searches that go on by themselves take fewer."""
 
 SHOWS = {"ssim": 0.02, "lpips": -0.05}
 """By how much the median image must be nearer to its original than without the update, for that to be a leak."""
@@ -165,20 +169,33 @@ def _nearer(key: str, what: str, pairs: Sequence[tuple[float, float]], least: fl
 def _doubt(result: "Result | Pooled", attacks: Sequence["Result | Pooled"]) -> str:
     """Why a result in which nothing leaks is no evidence that nothing does; nothing where it is."""
     if result.unmeasured:
-        return result.unmeasured.rstrip(".")
+        late = any(Outcome.OUT_OF_TIME in found.scores.unmeasured for found in attacks)
+        minutes = result.settings.get("minutes")
+        more = f"; give it more time (--minutes {2 * minutes:g})" if late and minutes else ""
+        return result.unmeasured.rstrip(".") + more
     control = next((t.result for t in result.panel if t.role == "control" and t.result is not None), None)
     if control is not None and 2 * control.scores.success.hits < control.scores.success.of:
-        return "with all that the defense hides revealed the attack still fails, so it fails of itself; use more steps"
+        why = "with all that the defense hides revealed the attack still fails, so it fails of itself"
+        return f"{why}; {_longer(attacks)}"
     fitting = [found for found in attacks if Evidence.UNFIT not in found.scores.evidence]
     short = max((found.scores.evidence.get(Evidence.FELL_SHORT, 0) for found in fitting), default=0)
     if short:
         return (
             f"of {short:,} of {len(result.records):,} images the client's own step explains the update better than "
-            "what was found, so the search fell short; use more steps (--steps), or an attack made for the defense"
+            f"what was found, so the search fell short; {_longer(attacks)}, or use an attack made for the defense"
         )
     if not fitting:
         return "no attack fits these updates"
     return ""
+
+
+def _longer(attacks: Sequence["Result"]) -> str:
+    """What to do about searches that ended too soon."""
+    asked = [found.settings["steps"] for found in attacks if found.settings.get("steps")]
+    few = any(isinstance(steps, int) and steps < ENOUGH for steps in asked)
+    if few:
+        return "let it go on until it stops improving (--steps auto)"
+    return f"use more steps (--steps {max([ENOUGH, *(2 * n for n in asked if isinstance(n, int))])})"
 
 
 def _sign(more: int, less: int) -> float:

@@ -19,6 +19,7 @@ class Place(NamedTuple):
     ran: int  # attacks before it that were not refused
     seconds: float  # that these took
     limit: float = math.inf  # seconds after which it gives up
+    read: frozenset[int] = frozenset()  # victims that these read
 
     def title(self, name: str) -> str:
         return f"attack {self.number} of {self.of}: {name}"

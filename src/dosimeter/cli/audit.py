@@ -27,10 +27,9 @@ from dosimeter.cli.config import given, write_config
 from dosimeter.cli.console import err, out
 from dosimeter.cli.kept import OF_KEPT, run_kept
 from dosimeter.cli.panel import run_panel
-from dosimeter.cli.parts import attack_of, pick, planned, resources_of, scoring_of, told, written
+from dosimeter.cli.parts import attack_of, pick, planned, resources_of, scoring_of, taking, told, written
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
-from dosimeter.progress import duration
 from dosimeter.reports import pipelines
 from dosimeter.task import Task, load_task
 
@@ -109,16 +108,18 @@ def _plan(task: Task, audit: Audit) -> Table:
 def _plan_panel(task: Task, audit: Audit, steps: Steps) -> Table:
     """The same of every attack of the panel, and of all of them."""
     rows = _what(task, audit, "every attack made for the defense")
-    seconds, most, sure = 0.0, 0, True
+    whole: dict[str, float] = {"least": 0.0, "seconds": 0.0, "done": 1}
+    most = 0
     for name, guess in estimate_panel(audit, steps=steps):
         if isinstance(guess, str):
             rows[name] = f"refused. {guess}"
             continue
-        seconds, most = seconds + guess["seconds"], max(most, guess["bytes"])
-        sure &= guess["done"] > 0
+        most = max(most, guess["bytes"])
+        whole |= {key: whole[key] + guess[key] for key in ("least", "seconds")}
+        whole["done"] = min(whole["done"], guess["done"])
         rows[name] = f"{_work(guess)}; {_time(guess)}; {_memory(guess['bytes'])}"
-    bound = "at most" if sure else "more than"
-    rows["all of them"] = f"{bound} {duration(seconds)}, one after another; {_memory(most)}"
+    whole["seconds"] = min(whole["seconds"], audit.resources.seconds)
+    rows["all of them"] = f"{taking(whole)}, one after another; {_memory(most)}"
     return planned(rows)
 
 
@@ -137,9 +138,13 @@ def _what(task: Task, audit: Audit, attack: str) -> dict[str, str]:
 
 def _work(guess: dict[str, Any]) -> str:
     """Tiles, steps, trials and restarts of an estimate."""
-    said = f"{guess['tiles']} tile(s) of {guess['tile']} victim(s), {guess['total']:,} {guess['unit']} each"
+    few, most = guess["fewest"], guess["total"]
+    many = f"{few:,} to {most:,}" if few < most else f"{most:,}"
+    said = f"{guess['tiles']} tile(s) of {guess['tile']} victim(s), {many} {guess['unit']} each"
     if guess["tried"]:
         said += f", {guess['tried']:,} of them trials"
+    if guess["again"]:
+        said += f", and twice as many up to {guess['again']} times more where it falls short"
     if guess["side_by_side"] < guess["restarts"]:
         said += f", {guess['side_by_side']} of {guess['restarts']} restarts at a time"
     return said
@@ -147,7 +152,7 @@ def _work(guess: dict[str, Any]) -> str:
 
 def _time(guess: dict[str, Any]) -> str:
     basis = f"from the first {guess['done']} of {guess['total']:,} {guess['unit']} of a tile"
-    return f"{'at most' if guess['done'] else 'more than'} {duration(guess['seconds'])} ({basis})"
+    return f"{taking(guess)} ({basis})"
 
 
 def _memory(size: float) -> str:

@@ -145,6 +145,7 @@ class Machine:
     dtype: Precision = _of(_machine("Precision of the attack."), Precision.float32)
     budget: float = _of(_machine("GiB that the victims attacked at once may take."), 4.0)
     workers: int | None = _of(WORKERS, None)
+    minutes: float | None = _of(_machine("Time for all attacks; what is not done by then counts as not told."), None)
 
 
 _CONFIG = _output("A TOML file of options, such as a run's run.toml.", is_eager=True, callback=read_config)

@@ -21,6 +21,7 @@ from dosimeter.cli import options
 from dosimeter.cli.config import APART, given
 from dosimeter.cli.console import command, drawing, err, out
 from dosimeter.errors import SettingError
+from dosimeter.progress import duration
 from dosimeter.reports import PAGE, kept, print_result, write_pages
 from dosimeter.types import Victims
 
@@ -65,7 +66,7 @@ def attack_of(asked: options.Search) -> Attack:
 def resources_of(asked: options.Machine) -> Resources:
     checks.positive("An audit", "a --budget in GiB", asked.budget)
     dtype, budget = getattr(torch, asked.dtype.value), max(1, round(asked.budget * 2**30))
-    return Resources(device=asked.device, dtype=dtype, budget=budget, workers=asked.workers)
+    return Resources(device=asked.device, dtype=dtype, budget=budget, workers=asked.workers, minutes=asked.minutes)
 
 
 def place(asked: Any, command: str, *, apart: tuple[str, ...] = ()) -> Path:
@@ -167,6 +168,14 @@ def finish(asked: options.Output, folder: Path, document: object, table: Table, 
 
 def print_json(document: object) -> None:
     sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def taking(guess: Mapping[str, Any]) -> str:
+    """How long it takes by an estimate."""
+    if not guess["done"]:
+        return f"more than {duration(guess['least'])}"
+    early = f"{duration(guess['least'])} where it settles at once, " if guess["least"] < 0.9 * guess["seconds"] else ""
+    return f"{early}at most {duration(guess['seconds'])}"
 
 
 def planned(rows: Mapping[str, str]) -> Table:

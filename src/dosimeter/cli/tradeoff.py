@@ -14,7 +14,7 @@ from dosimeter.auditing.verdict import Kind
 from dosimeter.cli import options
 from dosimeter.cli.config import write_config
 from dosimeter.cli.console import err, out
-from dosimeter.cli.parts import finish, going_on, place, planned, print_json, safe
+from dosimeter.cli.parts import finish, going_on, place, planned, print_json, safe, taking
 from dosimeter.cli.train import about, audit_of, federation
 from dosimeter.defenses import Defense
 from dosimeter.errors import SettingError
@@ -116,7 +116,7 @@ def _plan(comparison: Comparison, chosen: dict[str, Defense]) -> None:
     for words, defense in chosen.items():
         task = replace(comparison.federation(comparison.whole.seed), defense=defense)
         training = duration(estimate_training(task) * comparison.seeds)
-        attack = duration(estimate(replace(comparison.whole, defense=defense))["seconds"])
+        attack = taking(estimate(replace(comparison.whole, defense=defense)))
         rows[words] = (
             f"{comparison.seeds} training(s), about {training}; the plain attack {attack}, all others beside it"
         )

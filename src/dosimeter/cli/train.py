@@ -11,7 +11,7 @@ from dosimeter.auditing import Audit, Resources, Scoring, Updates, estimate, par
 from dosimeter.cli import options
 from dosimeter.cli.config import refuse, write_config
 from dosimeter.cli.console import err, out
-from dosimeter.cli.parts import finish, going_on, pick, place, planned
+from dosimeter.cli.parts import finish, going_on, pick, place, planned, taking
 from dosimeter.federated import Federation, Training
 from dosimeter.federated.accounting import epsilon_words, privacy_words
 from dosimeter.federated.leakage import Point, check_rounds, early_words, follow
@@ -50,9 +50,9 @@ def run_follow(asked: options.Follow) -> None:
     audit = audit_of(asked, task, attack)
     audit = replace(audit, resources=Resources(workers=asked.workers))
     if asked.dry_run:
-        each = estimate(replace(audit, defense=task.defense))["seconds"]
+        each = estimate(replace(audit, defense=task.defense))
         many = len(moments) * len(servers)
-        audits = {"audits": f"{many}, about {duration(each)} each"}
+        audits = {"audits": f"{many}, {taking(each)} each"}
         out.print(planned(_training(asked, asked.defense, task, 1, asked.workers) | audits))
         return
     write_config(folder)

@@ -54,7 +54,7 @@ class Trying(Around):
     def cost(self, target: Target, batch: int) -> Cost:
         whole = super().cost(target, batch)
         tried = self.number(target) * self.short.cost(target, batch).steps
-        return whole._replace(steps=whole.steps + tried, tried=tried)
+        return whole._replace(steps=whole.steps + tried, least=whole.least + tried, tried=tried)
 
     def run(self, target: Target, seen: Observation, *, seed: int, watch: Watch | None) -> Reconstruction:
         supposed, short = self.suppositions(target, seen), self.short

@@ -15,7 +15,7 @@ from dosimeter.attacks.search import likelihoods, masks, optimisers, priors, sch
 from dosimeter.attacks.search.moves import Box, Move
 from dosimeter.attacks.search.running import Run, every
 from dosimeter.attacks.search.sampling import Ball
-from dosimeter.attacks.search.stopping import Stop
+from dosimeter.attacks.search.stopping import Steps, Stop
 from dosimeter.attacks.stages import Stages, unheard
 from dosimeter.engine import Products
 from dosimeter.errors import SettingError, unknown
@@ -50,12 +50,15 @@ class Search(Attack):
     """Take the mean loss of points around a candidate instead of its own (Bayes, Alg. 1)."""
     penalty: bool = True
     """Whether the simulated loss counts the penalties that a defense's layers add, as the client's does."""
+    first: int = 0
+    """The number of the first restart: others have other starts."""
     side_by_side: int | None = field(default=None, repr=False, compare=False)
     """Restarts that run at once, all by default; it takes memory and changes no result."""
 
     def __post_init__(self) -> None:
         checks.count("A search", "restarts", self.restarts)
         checks.count("A search", "restarts side by side", self.side_by_side)
+        checks.at_least("A search", "a number of its first restart", self.first, 0)
         if self.keep not in ("last", "best"):
             raise SettingError(unknown("iterate to keep", self.keep, ("last", "best")))
         for move in self.moves:
@@ -73,6 +76,7 @@ class Search(Attack):
     def cost(self, target: Target, batch: int) -> Cost:
         return Cost(
             steps=len(self._turns) * self.stop.steps,
+            least=len(self._turns) * self.stop.least,
             restarts=self.restarts,
             candidates=self.samples * self.optimiser.population,
             together=self.prior.siblings,
@@ -120,11 +124,22 @@ class Search(Attack):
     def at_most(self, restarts: int) -> "Search":
         return replace(self, side_by_side=restarts)
 
+    def again(self, number: int) -> "Search | None":
+        stop = self.stop
+        if stop.leg is None:
+            return None
+        longer = replace(stop, steps=2 * stop.steps, leg=2 * stop.leg)
+        return replace(self, first=number * self.restarts, stop=longer)
+
+    @property
+    def steps(self) -> Steps:
+        return self.stop.asked
+
     @property
     def _turns(self) -> list[range]:
         """The numbers of the restarts that run side by side, turn by turn."""
-        many = min(self.restarts, self.side_by_side or self.restarts)
-        return [range(first, min(first + many, self.restarts)) for first in range(0, self.restarts, many)]
+        many, end = min(self.restarts, self.side_by_side or self.restarts), self.first + self.restarts
+        return [range(first, min(first + many, end)) for first in range(self.first, end, many)]
 
     def run(self, target: Target, seen: Observation, *, seed: int, watch: Watch | None) -> Reconstruction:
         senders = seen.clients or seen.ids
@@ -171,12 +186,10 @@ def searching(attack: Attack) -> Search:
 
 def lowest(turns: list[Reconstruction], *, every: int) -> Reconstruction:
     """For each victim what the turn with the lowest match found, as if all had run at once."""
-    best = torch.stack([found.match for found in turns]).argmin(0)  # (V,)
-    victims = len(best)
-    rows = best * victims + torch.arange(victims, device=best.device)
+    best = torch.stack([found.match for found in turns]).argmin(0).tolist()  # (V,)
     whole = trees.join(turns)
-    kept = trees.rows(whole, rows)
+    kept = trees.chosen(whole, [turn * len(best) + v for v, turn in enumerate(best)])
     end = max(whole.curve.steps)
     points = [at for at, step in enumerate(whole.curve.steps) if step % every == 0 or step == end]
     curve = Curve(tuple(whole.curve.steps[at] for at in points), kept.curve.match[:, points])
-    return kept._replace(stopped=tuple(whole.stopped[row] for row in rows.tolist()), curve=curve)
+    return kept._replace(curve=curve)

@@ -12,7 +12,7 @@ Steps = int | Literal["auto"]
 LEG, MOST = 200, 3000
 """Of a search that takes as many steps as it needs: those of its first leg, and of all legs together at most."""
 
-SETTLED = 0.02
+SETTLED = 0.05
 """A leg that lowers the loss by less than this share of it, and of what it fell by so far, is the last one."""
 
 
@@ -58,6 +58,11 @@ class Stop:
             found.append(Leg(begin, end))
             begin, long = end, 2 * long
         return tuple(found)
+
+    @property
+    def least(self) -> int:
+        """Steps after which a candidate can be done at the earliest, unless it stops for another reason."""
+        return self.legs[min(1, len(self.legs) - 1)].end
 
     @property
     def asked(self) -> Steps:

@@ -4,6 +4,7 @@ A defense judged by an attack that ignores it gets a false pass.
 """
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +26,7 @@ from dosimeter.auditing.watches import Place
 from dosimeter.channel import Channel
 from dosimeter.defenses import Around, Moment
 from dosimeter.errors import DosimeterError, ModelError, SettingError
-from dosimeter.types import Gradient
+from dosimeter.types import Gradient, Outcome
 
 LEAST = 60.0
 """Seconds that an attack that solves has at least; it may take as long as all attacks before it took together."""
@@ -52,11 +53,13 @@ def audit_panel(audit: Audit, *, steps: Steps, kept: Mapping[str, Result] | None
     """
     job, channel = _seen_through(audit, steps)
     words = {"channel": channel.words()}
-    panel, times = contenders(channel, steps=steps), list[float]()
+    panel, times, read = contenders(channel, steps=steps), list[float](), set[int]()
+    end = time.monotonic() + audit.resources.seconds
     for number, one in enumerate(panel, 1):
         searches = one.attack.cost(job.client.target, job.victims.batch).steps > 0
         limit = math.inf if searches else max(LEAST, sum(times))
-        place = Place(number, len(panel), len(times), sum(times), limit)
+        share = (end - time.monotonic()) / (len(panel) - number + 1)  # what an attack leaves, those after it have
+        place = Place(number, len(panel), len(times), sum(times), min(limit, share), frozenset(read))
         trial = Trial(
             attack=one.attack.name, role=one.role, about=one.about, rounds=one.rounds, same_client=one.same_client
         )
@@ -72,6 +75,9 @@ def audit_panel(audit: Audit, *, steps: Steps, kept: Mapping[str, Result] | None
             yield replace(trial, refused=str(reason))
             continue
         times.append(found.seconds)
+        hidden = {record.victim for record in found.records if not record.read}
+        read |= {record.victim for record in found.records} - hidden
+        made = "" if Outcome.OUT_OF_TIME in found.scores.unmeasured and share < limit else made
         yield replace(trial, result=replace(found, settings=found.settings | words, made=made))
         if found.status == INTERRUPTED:
             return
