@@ -529,6 +529,32 @@ def test_a_gate_passes_fails_cannot_tell_or_is_refused(
     assert (found, says in err) == (code, True), err
 
 
+def test_a_search_goes_on_by_itself_unless_it_is_told_and_a_run_says_which(here: Path) -> None:
+    words = ("audit", "--model", "mine.py:make_model", "--victims", "2", "--decoys", "5")
+    assert call(*words, "--out", "run")[0] == 0
+    settings = json.loads((here / "run/records.json").read_text())["settings"]
+    assert (settings["steps"], "leg=200" in settings["attack"]) == ("auto", True)
+    assert call("audit", "--config", "run/run.toml", "--out", "again")[0] == 0
+    assert (here / "run/records.json").read_bytes() == (here / "again/records.json").read_bytes()
+    code, out, _ = call(*words, "--attack", "ig-a:restarts=1", "--dry-run")
+    assert (code, "4,000 steps each " in " ".join(out.split())) == (0, True)  # the paper's own
+    code, out, _ = call(*words, "--attack", "ig-a:restarts=1", "--steps", "auto", "--dry-run")
+    assert "600 to 3,000 steps each, and twice as many up to 2 times more" in " ".join(out.replace("│", " ").split())
+    assert "where it settles at once, at most" in " ".join(out.replace("│", " ").split())
+
+
+def test_an_audit_whose_time_is_up_cannot_tell(here: Path) -> None:
+    words = (*QUICK[:5], "--attack", "auto", "--defense", "noise:sigma=30", "--steps", "1000000", "--minutes", "0.02")
+    began = time.monotonic()
+    code, _, err = call(*words, "--fail-above", "0.9")
+    assert code == 3
+    assert time.monotonic() - began < 30
+    assert "The time of ig was up before it was done with 2 of 2 updates." in err
+    assert "give it more time (--minutes 0.04)" in err
+    code, _, err = call(*QUICK, "--minutes", "0")
+    assert (code, "minutes" in err) == (2, True)
+
+
 def test_a_gate_leaves_what_pipelines_read(here: Path) -> None:
     words = ("audit", "--model", "cnn", "--attack", "ig:steps=2", "--victims", "2", "--out", "run")
     assert call(*words, "--fail-above", "0.9")[0] == 3

@@ -127,6 +127,84 @@ def test_patience_stops_a_search_that_no_longer_falls() -> None:
     assert found.steps.tolist() == [7] * 6
 
 
+def legs(steps: int, leg: int | None) -> list[int]:
+    return [each.end for each in Stop(steps=steps, leg=leg).legs]
+
+
+def test_a_search_without_an_end_goes_on_in_legs_that_grow() -> None:
+    assert legs(3000, 200) == [200, 600, 1400, 3000]
+    assert legs(1000, 200) == [200, 1000]  # no leg shorter than the one before
+    assert legs(150, 200) == legs(150, None) == [150]
+    assert presets.inverting_gradients().stop.asked == presets.joint().steps == "auto"
+    assert presets.inverting_gradients_a().steps == 4000  # the paper's own
+    assert presets.inverting_gradients_a(steps="auto").stop == presets.inverting_gradients().stop
+
+
+def test_who_settles_leaves_early_with_what_a_longer_search_finds() -> None:
+    target, seen = six()
+    found = run(presets.inverting_gradients(), target, seen)
+    long = run(presets.inverting_gradients(steps=1500), target, seen)
+    assert found.outcomes == ("settled",) * 6
+    assert found.steps.tolist() == [600] * 6
+    assert torch.allclose(found.match, long.match, rtol=0.1)
+    assert (found.images - long.images).abs().mean() < 0.01
+
+
+def test_a_victim_settles_whoever_else_is_in_the_batch() -> None:
+    target, seen = six()
+    search = replace(presets.inverting_gradients(), stop=Stop(steps=420, leg=60))
+    together = run(search, target, seen)
+    assert set(together.steps.tolist()) == {180, 420}
+    for v in (0, 1, 4):
+        alone = run(search, target, only(seen, [v]))
+        assert alone.steps.tolist() == [together.steps[v]]
+        assert alone.outcomes == (together.outcomes[v],)
+        assert float((alone.images[0] - together.images[v]).abs().max()) < 1e-6
+
+
+def test_the_end_of_the_best_leg_counts_and_what_is_cut_in_the_midst_of_one_does_not() -> None:
+    target, seen = six()
+    search = replace(presets.inverting_gradients(), stop=Stop(steps=280, leg=40))
+
+    def watch(*, done: int, total: int, match: float, active: int) -> None:
+        if done == 55:
+            raise KeyboardInterrupt
+
+    cut = search(target, [seen], seed=0, watch=watch)
+    assert set(cut.outcomes) == {"interrupted"}
+    assert set(cut.steps.tolist()) == {55}
+    first = run(presets.inverting_gradients(steps=40), target, seen)
+    assert torch.equal(cut.images, first.images)  # a leg is a whole search with its own schedule
+    assert torch.equal(cut.match, first.match)
+    assert (run(search, target, seen).match <= first.match * 1.05 + 1e-9).all()
+
+
+def test_restarts_that_a_prior_looks_at_together_go_on_together() -> None:
+    target, seen = six()
+    apart = replace(presets.inverting_gradients(restarts=3), stop=Stop(steps=420, leg=60))
+    together = replace(apart, prior=apart.prior + 1e-3 * priors.Group())
+    heard: list[int] = []
+    together(target, [seen], seed=0, watch=lambda *, done, total, match, active: heard.append(active))
+    assert all(active % 3 == 0 for active in heard[1:])
+    heard.clear()
+    apart(target, [seen], seed=0, watch=lambda *, done, total, match, active: heard.append(active))
+    assert any(active % 3 for active in heard[1:])
+
+
+def test_a_search_begun_anew_has_other_starts_and_longer_legs() -> None:
+    target, seen = six()
+    search = replace(presets.inverting_gradients(restarts=2), stop=Stop(steps=30, leg=10))
+    again = search.again(1)
+    assert again is not None
+    assert (again.stop.steps, again.stop.leg) == (60, 20)
+    assert set(run(again, target, seen).restart.tolist()) <= {2, 3}
+    assert presets.inverting_gradients(steps=30).again(1) is None  # as many as were asked for
+    same = replace(search, stop=again.stop, restarts=1, first=2)
+    in_turn = replace(again, side_by_side=1)
+    assert torch.equal(run(in_turn, target, seen).match, run(again, target, seen).match)
+    assert not torch.equal(run(same, target, seen).images, run(replace(same, first=0), target, seen).images)
+
+
 def test_the_reported_match_is_that_of_the_returned_image() -> None:
     target, seen = six()
     search = presets.inverting_gradients(steps=30, tv=0.1)

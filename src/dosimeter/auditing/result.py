@@ -190,7 +190,7 @@ def _unmeasured(counts: dict[str, int], of: int, by: str = "") -> list[str]:
         said.append(f"The update is zero{whose}: it holds nothing to read, and its labels are not determined.")
     if n := counts.get(types.Outcome.OUT_OF_TIME):
         which = "the update" if of == 1 else f"{n} of {of} updates"
-        said.append(f"The time{by} was up before it was done with {which}, of which it says nothing.")
+        said.append(f"The time{by} was up before it was done with {which}.")
     return said
 
 
