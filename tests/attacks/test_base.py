@@ -118,7 +118,7 @@ def test_attacks_around_others_leave_the_rest_to_them(attack: Around) -> None:
     target = replace(tiny_target(), step=dm.clients.LocalTraining(steps=2, lr=0.1).untold(1, steps=False, lr=True))
     inner, outer = exact.attack.cost(target, 1), exact.cost(target, 1)
     assert inner.beside > 1000
-    assert outer._replace(steps=7, tried=0, passes=1, updates=1) == inner
+    assert outer._replace(steps=7, least=7, tried=0, passes=1, updates=1) == inner
     assert outer.steps == 7 + outer.tried
     assert attack.at_most(2).attack.side_by_side == 2  # type: ignore[attr-defined]
     assert attack.relabelled(labels.Counts()).attack.labels == labels.Counts()  # type: ignore[attr-defined]

@@ -252,9 +252,9 @@ def test_an_attack_that_solves_gives_up_and_says_of_whom(monkeypatch: pytest.Mon
     untried = solved.scores.unmeasured["out of time"]
     assert whole.panel[1].attack == "analytic"
     assert 1 <= untried <= 3
-    assert f"The time of analytic was up before it came to {untried} of 3 updates" in whole.unmeasured
+    assert f"The time of analytic was up before it was done with {untried} of 3 updates" in whole.unmeasured
     row = next(row for row in words.panel(whole) if row.name == "analytic")
-    assert row.read.endswith(f"gave up after {duration(solved.seconds)}: {3 - untried} of 3 victims tried")
+    assert row.read.endswith(f"gave up after {duration(solved.seconds)}: {3 - untried} of 3 victims done")
     assert all(
         t.result and t.result.scores.unmeasured == {} for t in (trials[0], trials[2])
     )  # searches have all the time

@@ -33,8 +33,11 @@ def search_again(
     """
     found, end = ran.found, time.monotonic() + limit
     for number in range(1, TIMES + 1):
-        attack, who = job.attacker.attack.again(number), _fell_short(job, ran._replace(found=found), made, spare)
-        if attack is None or not who or found.interrupted or time.monotonic() >= end:
+        attack = job.attacker.attack.again(number)
+        if attack is None or found.interrupted or time.monotonic() >= end:
+            break
+        who = _fell_short(job, ran._replace(found=found), made, spare)
+        if not who:
             break
         title = f"{attack.name}, {len(who)} victims from another start"
         with bar(title, None, show=job.audit.resources.progress) as advance:

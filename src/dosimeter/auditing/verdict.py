@@ -189,7 +189,7 @@ def _doubt(result: "Result | Pooled", attacks: Sequence["Result | Pooled"]) -> s
     return ""
 
 
-def _longer(attacks: Sequence["Result"]) -> str:
+def _longer(attacks: Sequence["Result | Pooled"]) -> str:
     """What to do about searches that ended too soon."""
     asked = [found.settings["steps"] for found in attacks if found.settings.get("steps")]
     few = any(isinstance(steps, int) and steps < ENOUGH for steps in asked)

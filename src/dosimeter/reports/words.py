@@ -97,7 +97,7 @@ def _tried(one: Trial, of: int) -> Tried:
 def _left_out(counts: dict[str, int], of: int, time: str) -> list[str]:
     """How many of so many victims an attack says nothing of, and why."""
     return [
-        f"gave up after {time}: {of - n} of {of} victims tried" if why == types.Outcome.OUT_OF_TIME else f"{n} {why}"
+        f"gave up after {time}: {of - n} of {of} victims done" if why == types.Outcome.OUT_OF_TIME else f"{n} {why}"
         for why, n in counts.items()
     ]
 

@@ -218,7 +218,7 @@ def _case(row: Row, scoring: Scoring) -> Case:
     return Case(model, dataset, victims, defense, protocol, attacks, row.split, row.seed, scoring)
 
 
-def _attack(words: str, steps: int | None) -> Attack | str:
+def _attack(words: str, steps: Steps | None) -> Attack | str:
     """An attack; of a panel its words."""
     many = auto(words, steps)
     return f"{AUTO}:steps={many}" if many else spec.make("attack", words, presets.BY_NAME, steps=steps)
