@@ -151,7 +151,7 @@ def test_shadows_have_the_noise_of_what_was_sent(
 ) -> None:
     units: list[float] = []
 
-    def noted(audit: Audit) -> None:
+    def noted(audit: Audit, **_: object) -> None:
         assert isinstance(audit.defense, InPlace)
         units.append(audit.defense.lr)
         raise KeyboardInterrupt
@@ -300,3 +300,18 @@ def test_what_needs_data_is_refused_without_a_shape_too(here: Path) -> None:
     code, _, err = call(*plain, "--shadows", "-1")
     assert code == 2
     assert "at least 0, got -1" in err
+
+
+def test_a_captured_update_may_go_on_by_itself_and_run_out_of_time(here: Path) -> None:
+    words = ("captured", "--model", "mine.py:make", "--weights", "before.safetensors", *UPDATE)
+    code, _, err = call(*words, *DATA, "--shadows", "2", "--steps", "1000000", "--minutes", "0.02", "--out", "cut")
+    assert code == 0, err
+    document = read_run(here / "cut").document
+    assert document is not None
+    assert document["scores"]["unmeasured"] == {"out of time": 1}
+    assert "the time was up" in document["scores"]["shadows"]["left_out"]
+    assert call(*words, "--steps", "auto", "--minutes", "10", *NO_DATA)[0] == 0
+    document = read_run(here / "run").document
+    assert document is not None
+    assert (document["settings"]["steps"], document["scores"]["unmeasured"]) == ("auto", {})
+    assert document["records"][0]["stopped"] == "settled"

@@ -293,9 +293,9 @@ def noise_of_shadows(monkeypatch: pytest.MonkeyPatch, sigma: float, **more: obje
     asked: list[dm.Audit] = []
     perform = auditing.captured.captured.perform
 
-    def noted(audit: dm.Audit) -> dm.Result:
+    def noted(audit: dm.Audit, *, once: bool) -> dm.Result:
         asked.append(audit)
-        return perform(audit)
+        return perform(audit, once=once)
 
     monkeypatch.setattr(auditing.captured.captured, "perform", noted)
     shadows = some_victims(2, seed=8)

@@ -49,7 +49,7 @@ def run_compare(asked: options.Compare) -> None:
     table = Table(*head, box=None, pad_edge=False)
     for row in cells:
         table.add_row(*map(escape, row))
-    said = f"{about(asked, 'of each row')}, {asked.victims} victims, {asked.steps} steps, {asked.seeds} seeds from "
+    said = f"{about(asked, 'of each row')}, {asked.victims} victims, steps {asked.steps}, {asked.seeds} seeds from "
     said += f"{asked.seed}, {'trained' if asked.trained else 'untrained'}"
     page = {
         "threshold": asked.threshold,

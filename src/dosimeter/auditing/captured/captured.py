@@ -36,16 +36,16 @@ def examine(audit: Audit, capture: Capture, truth: Victims | None = None, *, bes
     """
     audit, capture = _resolved(audit, capture)
     _check(audit, capture, truth)
-    seen = see(audit, capture)
-    if audit.victims is not None and beside is None:
+    seen, compared = see(audit, capture), audit.victims is not None and beside is None
+    if compared:
         Job(_like(audit, capture))  # which refuses what does not fit, before any work
     began = time.perf_counter()
-    found, blind = _attack(seen, audit.resources.progress)
+    found, blind = _attack(seen, audit.resources.progress, audit.resources.seconds / (1 + compared))
     cut = found.interrupted or blind.interrupted
     certificate, certified, unsolved = certify(seen, audit, found, cut=cut)
     cut = cut or unsolved
-    if audit.victims is not None and beside is None and not cut:
-        beside, cut = _shadow(_like(audit, capture))
+    if compared and not cut:
+        beside, cut = _shadow(_like(_in_what_is_left(audit, time.perf_counter() - began), capture))
     match = _match(found)
     scores = Finding(
         certificate=certificate,
@@ -130,8 +130,11 @@ def _check(audit: Audit, capture: Capture, truth: Victims | None) -> None:
         raise DataError(f"Expected the one batch behind the update as its truth, got {len(truth.ids)}.")
 
 
-def _attack(seen: Seen, progress: bool | None) -> tuple[Reconstruction, Reconstruction]:
-    """What the attack makes of the update and what it makes of nothing; a thread of its own hears of Ctrl-C."""
+def _attack(seen: Seen, progress: bool | None, limit: float) -> tuple[Reconstruction, Reconstruction]:
+    """What the attack makes of the update and what it makes of nothing; a thread of its own hears of Ctrl-C.
+
+    After `limit` seconds the attack gives up.
+    """
     stop = threading.Event()
 
     def work(watches: Watches) -> tuple[Reconstruction, Reconstruction]:
@@ -140,10 +143,18 @@ def _attack(seen: Seen, progress: bool | None) -> tuple[Reconstruction, Reconstr
         return found, seen.attacker.guess(observed, watches.blind())
 
     with bar(f"{seen.attacker.attack.name}, captured update", None, show=progress) as advance:
-        done = engine.threads.run(work, [Watches(advance, stop, tiles=1)], workers=1, stop=stop)
+        done = engine.threads.run(work, [Watches(advance, stop, tiles=1, limit=limit)], workers=1, stop=stop)
     if not done:
         raise KeyboardInterrupt
     return on_cpu([done[0][0]]), on_cpu([done[0][1]])
+
+
+def _in_what_is_left(audit: Audit, spent: float) -> Audit:
+    """The audit in the time that is left of its own, of which so many seconds were spent."""
+    if audit.resources.minutes is None:
+        return audit
+    left = max(1e-3, audit.resources.minutes - spent / 60)
+    return replace(audit, resources=replace(audit.resources, minutes=left))
 
 
 def _shadow(audit: Audit) -> tuple[Result | None, bool]:

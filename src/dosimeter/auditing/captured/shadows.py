@@ -50,6 +50,8 @@ def compare(match: float | None, found: Reconstruction, beside: Result | None, d
         return Shadows(
             left_out="there are no shadows, updates of images of your own to compare with (--data, --shadows)"
         )
+    if Outcome.OUT_OF_TIME in beside.scores.unmeasured:
+        return Shadows(left_out="the time was up before all shadows were attacked (--minutes)")
     said = Shadows(updates=len(beside.victims.ids), labels=beside.scores.labels)
     if found.outcomes[0] is Outcome.LABELS:
         return said
