@@ -166,6 +166,34 @@ class Shuffling(Step, Protocol):
         ...
 
 
+@runtime_checkable
+class Summed(Step, Protocol):
+    """A step that says whether its update is a sum of slopes, as that of SGD is and that of Adam is not."""
+
+    @property
+    def sums(self) -> bool: ...
+
+
+@runtime_checkable
+class Local(Summed, Protocol):
+    """Local training of which all is told."""
+
+    @property
+    def lr(self) -> float: ...
+
+    def count(self, images: int) -> int:
+        """Local steps on so many images."""
+        ...
+
+    def weights(self, images: int) -> Tensor:
+        """(B,) how much the slope of every image counts in the update, in the order in which images come."""
+        ...
+
+    def pull(self, parameters: Gradient, images: int) -> Gradient:
+        """The update of images without slopes, which is what weight decay makes."""
+        ...
+
+
 class Trained(NamedTuple):
     """How a client trained locally, or what an attack takes it to have done."""
 

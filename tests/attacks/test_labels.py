@@ -1,5 +1,6 @@
 """Labels from the last layer: on the models of the papers, under noise, and where they cannot be told."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,11 +10,14 @@ from torch import Tensor, nn
 
 import dosimeter as dm
 from dosimeter import clients, models
-from dosimeter.attacks import LabelsOnly, counts, labels, presets
+from dosimeter.attacks import LabelsOnly, counts, labels, presets, searching
 from dosimeter.attacks.last_layer import find_last_layer
+from dosimeter.auditing.captured.seeing import see, with_labels
+from dosimeter.auditing.job import Job
+from dosimeter.auditing.setting import part
 from dosimeter.auditing.target import make_target
 from dosimeter.errors import SettingError
-from dosimeter.types import Observation, Target
+from dosimeter.types import UNTOLD, Observation, Target
 from small import observe, target_of, tiny_target
 
 GREY = (1, 32, 32)
@@ -87,9 +91,9 @@ def test_the_fit_finds_class_features_that_the_mean_output_misses() -> None:
     truth = torch.randint(0, 6, (8,), generator=rng)
     residual = ((centres[truth] @ weight.T).softmax(1) - F.one_hot(truth, 6)) / 8
     slope, offsets, own = residual.T @ centres[truth], residual.sum(0), torch.zeros(4, 8).double()
-    exact = truth.bincount(minlength=6)
-    assert torch.equal(counts.fit_counts(weight, torch.zeros(6).double(), slope, offsets, own, 8), exact)
-    assert not torch.equal(counts.fit_counts(weight, None, None, offsets, own, 8), exact)
+    seen, alike = counts.Gradients(weight, None, slope, offsets, own), torch.ones(8).double()
+    assert counts.fit_labels(seen, alike, counts.Course()).tolist() == sorted(truth.tolist())
+    assert counts.fit_labels(seen._replace(slope=None), alike, counts.Course()).tolist() != sorted(truth.tolist())
 
 
 def test_the_rule_of_thumb_by_hand() -> None:
@@ -201,13 +205,123 @@ def test_what_a_rule_needs_is_asked_for() -> None:
         labels.FromLastLayer().check(tiny_target(), 2)
 
 
-def test_one_label_is_read_through_local_steps_and_several_are_refused() -> None:
+def test_one_label_is_read_through_local_steps() -> None:
     target = replace(tiny_target(), step=clients.LocalTraining(steps=3, lr=0.1))
     rng = torch.Generator().manual_seed(0)
     images, truth = torch.rand(8, 1, 1, 6, 6, generator=rng), torch.randint(0, 5, (8, 1), generator=rng)
     assert torch.equal(labels.Counts().find(target, observe(target, images, truth, granted=False)), truth)
-    with pytest.raises(SettingError, match="counted from one gradient"):
-        presets.labels_only().check(target, 2)
+
+
+TRAINED = {
+    "five steps": {"steps": 5, "lr": 0.01},
+    "learning fast": {"steps": 5, "lr": 0.1},
+    "several batches": {"epochs": 2, "batch_size": 2, "lr": 0.01},
+    "momentum and decay": {"steps": 4, "lr": 0.01, "optimiser": "momentum", "weight_decay": 0.1},
+}
+
+
+@pytest.mark.parametrize("how", TRAINED)
+def test_counts_through_local_training_are_exact_on_an_untrained_network(how: str) -> None:
+    step = clients.local(**TRAINED[how])  # type: ignore[arg-type]
+    victims = dm.pick(dm.load("mnist-5k", size=32), 5, batch=6, seed=1)
+    target = replace(built("cnn"), step=step)
+    seen = observe(target, victims.images, victims.labels, granted=False)
+    assert torch.equal(labels.Counts().find(target, seen), victims.labels.sort(1).values)
+
+
+def test_a_last_layer_that_learns_is_simulated() -> None:
+    """LeNet's features are long, so that outputs are far from the first ones after a step or two."""
+    target = replace(built("lenet"), step=clients.LocalTraining(steps=10, lr=2e-3))
+    victims = dm.pick(dm.load("mnist-5k", size=32), 6, batch=8, seed=1)
+    seen = observe(target, victims.images, victims.labels, granted=False)
+    right = dm.metrics.label_overlap(labels.Counts().find(target, seen), victims.labels).sum()
+    tenth = seen._replace(gradient={name: g / 10 for name, g in seen.gradient.items()})
+    as_if_one = dm.metrics.label_overlap(labels.Counts().find(replace(target, step=None), tenth), victims.labels).sum()
+    assert right >= 46
+    assert right > as_if_one
+
+
+def test_images_that_count_more_have_their_labels_in_their_places() -> None:
+    """Of 4 images in batches of 2, three steps see the first two twice; the last of 3 in batches of 2 counts double."""
+    step = clients.LocalTraining(steps=3, lr=0.01, batch_size=2)
+    assert step.weights(4).tolist() == pytest.approx([1, 1, 0.5, 0.5])
+    assert replace(step, steps=2).weights(3).tolist() == pytest.approx([0.5, 0.5, 1])
+    mixed = clients.LocalTraining(epochs=2, lr=0.01, batch_size=2, shuffle=True)
+    assert mixed.weights(3).tolist() == pytest.approx([4 / 3] * 3)
+    target = replace(built("cnn"), step=step)
+    truth = torch.tensor([[7, 2, 5, 5], [9, 9, 0, 3]])
+    found = labels.Counts().find(target, observe(target, batches(2, 4)[0], truth, granted=False))
+    assert found.tolist() == [[2, 7, 5, 5], [9, 9, 0, 3]]
+    once = replace(target, step=replace(step, steps=1))
+    seen = observe(once, batches(2, 4)[0], truth, granted=False)
+    assert labels.Counts().find(once, seen).tolist() == [[2, 7, UNTOLD, UNTOLD], [9, 9, UNTOLD, UNTOLD]]
+
+
+def test_counts_are_averaged_with_orders() -> None:
+    """The step of an average over orders is no local training any more, but the labels are known before."""
+    target = replace(tiny_target(), step=clients.LocalTraining(epochs=2, lr=0.01, batch_size=2, shuffle=True))
+    images, truth = torch.rand(1, 4, 1, 6, 6), torch.tensor([[0, 1, 1, 4]])
+    plain = replace(target, step=clients.LocalTraining(epochs=2, lr=0.01, batch_size=2))
+    attack = dm.AverageOrders(attack=presets.inverting_gradients(steps=1, labels="counts"), draws=2)
+    found = attack(target, [observe(plain, images, truth, granted=False)], seed=0)
+    assert found.labels is not None
+    assert sorted(found.labels[0].tolist()) == [0, 1, 1, 4]
+
+
+def test_labels_are_searched_with_several_images_through_several_steps() -> None:
+    target = replace(tiny_target(), step=clients.LocalTraining(steps=3, lr=0.1))
+    rng = torch.Generator().manual_seed(0)
+    images, truth = torch.rand(3, 2, 1, 6, 6, generator=rng), torch.tensor([[0, 4], [2, 2], [3, 1]])
+    search = presets.inverting_gradients(steps=150, tv=0.0, labels="joint")
+    found = search(target, [observe(target, images, truth, granted=False)], seed=0)
+    assert found.labels is not None
+    assert int(dm.metrics.label_overlap(found.labels, truth).sum()) == 6
+
+
+WAYS = {
+    "one gradient": None,
+    "five steps": clients.LocalTraining(steps=5, lr=0.1),
+    "adam": clients.LocalTraining(steps=5, lr=0.1, optimiser=clients.optimisers.Adam()),
+    "untold": clients.LocalTraining(steps=5, lr=0.1),
+}
+ASKED = ("ig:labels=known", "ig:labels=idlg", "ig:labels=counts", "ig:labels=joint", "idlg", "dlg", "labels")
+
+
+def accepted(words: str, way: str, batch: int, *, captured: bool, granted: bool = False) -> str:
+    """What is said against an audit, or that of a captured update, before any work; nothing where it would run."""
+    step, target = WAYS[way], tiny_target()
+    images, truth = torch.rand(1, batch, 1, 6, 6), torch.arange(batch)[None]
+    victims = None if captured else dm.Victims(images, truth, truth, ("one",))
+    capture = dm.Capture(target.gradient(images[0].double(), truth[0]), (1, 6, 6), batch, truth[0] if granted else None)
+    try:
+        attack: dm.Attack = part("attack", words)
+        if way == "untold":
+            attack = dm.GuessSteps(attack=searching(attack), guesses=(5, 2))
+        audit = dm.Audit(model=target.model, victims=victims, attack=attack, step=step)
+        if victims is not None:
+            Job(audit)
+        else:
+            see(replace(audit, attack=with_labels(attack, capture.labels)), capture)
+    except SettingError as reason:
+        return str(reason)
+    return ""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("captured", [False, True], ids=["audit", "captured"])
+def test_every_refusal_of_labels_names_options_that_are_accepted(captured: bool, batch: int, way: str) -> None:
+    refused = [said for words in ASKED if (said := accepted(words, way, batch, captured=captured))]
+    assert bool(refused) == (batch > 1 or way == "untold")
+    assert len(refused) < len(ASKED)
+    for said in refused:
+        advice = re.findall(r"--attack (\w+(?::\w+=\w+)?)", said)
+        assert advice, said
+        if captured and "--labels" in said:
+            advice.remove("ig:labels=known")
+            assert not accepted("ig", way, batch, captured=True, granted=True)
+        for words in advice:
+            assert not accepted(words, way, batch, captured=captured), (said, words)
 
 
 def test_finding_the_last_layer_leaves_no_hooks_behind() -> None:

@@ -1,6 +1,7 @@
 """What the recovery of labels obeys over random networks and batches, and where it is exact by mathematics."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations_with_replacement
 
 import torch
@@ -8,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dosimeter import metrics
+from dosimeter import clients, metrics
 from dosimeter.attacks import counts, labels
 from dosimeter.types import Observation, Target
 from small import observe, target_of
@@ -115,8 +116,53 @@ def test_counts_survive_any_error_of_the_mean_output_below_half_a_label(
     mean = (own @ weight.T).softmax(1).mean(0)
     off = (2 * torch.rand(classes, generator=generator).double() - 1) * error
     offsets = mean - (exact + off) / batch
-    found = counts.fit_counts(weight, None, None, offsets, own, batch)
-    assert torch.equal(found, exact)
+    _, wanted = counts.fit_counts(counts.Gradients(weight, None, None, offsets, own), batch)
+    assert torch.equal(counts.nearest_counts(wanted, batch), exact)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    seed=st.integers(0, 2**20),
+    truth=st.lists(st.integers(0, 4), min_size=2, max_size=8),
+    steps=st.integers(1, 4),
+    momentum=st.sampled_from([0.0, 0.9]),
+)
+def test_steps_at_a_small_rate_count_as_one_gradient_does_in_any_order(
+    seed: int, truth: list[int], steps: int, momentum: float
+) -> None:
+    """Outputs do not move then, so the update is a number of gradients; which image came first does not matter."""
+    one = network(2 * seed, 5, 4, nn.Tanh(), 0.1, True)
+    rule = clients.optimisers.SGD(momentum=momentum)
+    several = replace(one, step=clients.LocalTraining(steps=steps, lr=1e-9, optimiser=rule))
+    generator = torch.Generator().manual_seed(seed)
+    images, wanted = torch.rand(1, len(truth), *SHAPE, generator=generator), torch.tensor([truth])
+    order = torch.randperm(len(truth), generator=generator)
+    found = labels.Counts().find(one, observe(one, images, wanted, granted=False))
+    for which in (torch.arange(len(truth)), order):
+        seen = observe(several, images[:, which], wanted[:, which], granted=False)
+        assert torch.equal(labels.Counts().find(several, seen), found)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**20),
+    truth=st.lists(st.integers(0, 3), min_size=1, max_size=9),
+    weights=st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=9, max_size=9),
+)
+def test_labels_of_images_that_count_alike_are_sorted_and_fill_what_is_wanted(
+    seed: int, truth: list[int], weights: list[float]
+) -> None:
+    """With equal weights they are the nearest counts; otherwise the sums are right to the heaviest image."""
+    heavy = torch.tensor(weights[: len(truth)], dtype=torch.float64)
+    wanted = torch.zeros(4, dtype=torch.float64).index_add_(0, torch.tensor(truth), heavy)
+    found = counts.nearest_labels(wanted, heavy)
+    got = torch.zeros(4, dtype=torch.float64).index_add_(0, found, heavy)
+    assert float((got - wanted).abs().max()) <= float(heavy.max())
+    for value in heavy.tolist():
+        alike = found[heavy == value]
+        assert torch.equal(alike, alike.sort().values)
+    even = counts.nearest_labels(torch.bincount(torch.tensor(truth), minlength=4).double(), torch.ones(len(truth)))
+    assert even.tolist() == sorted(truth)
 
 
 @settings(max_examples=60, deadline=None)

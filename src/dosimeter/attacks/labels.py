@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from dosimeter.attacks import counts
-from dosimeter.attacks.last_layer import GRANT, LastLayer, features, find_last_layer
+from dosimeter.attacks.last_layer import INSTEAD, TARGETS, LastLayer, features, find_last_layer
 from dosimeter.attacks.stages import Beat, unheard
 from dosimeter.errors import SettingError, unknown
-from dosimeter.types import UNTOLD, Observation, Target
+from dosimeter.trees import squared_norms
+from dosimeter.types import UNTOLD, Local, Observation, Step, Summed, Target
 
 
 class Labels:
@@ -41,8 +42,8 @@ class Known(Labels):
     def find(self, target: Target, observation: Observation, beat: Beat = unheard) -> Tensor:
         if observation.labels is None:
             raise SettingError(
-                "This attack needs the labels, which the threat model does not grant. Grant them "
-                "(ThreatModel(labels=True)) or recover them from the update (labels=idlg, or counts for batches)."
+                "This attack needs the labels, which are not granted; give them (Capture(labels=...)) or have them "
+                "found (labels=counts, or joint where the client trains with Adam)."
             )
         return observation.labels
 
@@ -70,10 +71,8 @@ class FromLastLayer(Labels):
 
     def check(self, target: Target, batch: int) -> None:
         if batch != 1:
-            raise SettingError(
-                f"iDLG reads one label off an update, but this one holds {batch} images; "
-                "use --batch 1, count labels (labels=counts) or grant them."
-            )
+            instead = f"count labels (--attack ig:labels=counts), {INSTEAD}" if _sums(target.step) else INSTEAD
+            raise SettingError(f"iDLG reads one label off an update, but this one holds {batch} images; {instead}.")
         layer = find_last_layer(target)
         for rule, name, what in (("rows", layer.weight, "weight"), ("bias", layer.bias, "bias")):
             if self.rule == rule and name is None:
@@ -101,7 +100,8 @@ class Counts(Labels):
     `rule` is `fit`, which estimates the batch's mean output from the update itself (`counts.fit_counts`), or `llg`, the
     published rule of thumb (`counts.llg_counts`). Counts are exact while the mean output is known to 1 / (2 B): about
     always on untrained networks with a bias, the less the longer a network was trained and the larger the batch.
-    One image's label is read as by `FromLastLayer`, which is exact.
+    One image's label is read as by `FromLastLayer`, which is exact. Of local training by SGD the update is a sum of
+    gradients that shrink on the way, by how much is fitted too; images that it counts alike have no order.
     """
 
     rule: Literal["fit", "llg"] = "fit"
@@ -112,25 +112,29 @@ class Counts(Labels):
 
     def check(self, target: Target, batch: int) -> None:
         find_last_layer(target)
-        if batch > 1 and target.step is not None:
+        if batch > 1 and not _sums(target.step):
             raise SettingError(
-                f"Labels are counted from one gradient, but the client sends {target.step!r}; "
-                f"leave the step out, use --batch 1 or {GRANT}."
+                f"Labels are counted from sums of gradients, and the client sends none by {target.step!r}; {INSTEAD}."
             )
 
     def find(self, target: Target, observation: Observation, beat: Beat = unheard) -> Tensor:
         self.check(target, observation.batch)
         if observation.batch == 1:
             return FromLastLayer().find(target, observation)
-        layer = find_last_layer(target)
-        slopes, offsets = layer.gradients(observation)
+        layer, batch, step = find_last_layer(target), observation.batch, target.step
         matrix, shift = layer.values(target)
+        weights, pull = torch.ones(batch).to(matrix), None
+        if isinstance(step, Local):
+            weights, pull = step.weights(batch).to(matrix), step.pull(target.parameters, batch)
+        weights = weights / weights.mean()
+        slopes, offsets = layer.gradients(observation, pull)
+        squares = squared_norms(observation.gradient).sum(1).tolist()
         found = []
         for v, own in enumerate(_own_features(target, layer, observation)):
             beat()
             slope = None if slopes is None else slopes[v]
             if not any(part[v].any() for part in (slopes, offsets) if part is not None):
-                found.append(torch.full((observation.batch,), UNTOLD, device=target.mean.device))
+                found.append(torch.full((batch,), UNTOLD, device=target.mean.device))
                 continue
             if offsets is not None:
                 offset = offsets[v]
@@ -138,10 +142,11 @@ class Counts(Labels):
                 assert slope is not None
                 offset = counts.pseudo_bias(slope, own)
             if self.rule == "llg":
-                count = counts.llg_counts(offset, observation.batch)
+                labels = counts.nearest_labels(counts.llg_counts(offset, batch).to(weights), weights)
             else:
-                count = counts.fit_counts(matrix, shift, slope, offset, own, observation.batch)
-            found.append(torch.arange(len(count), device=count.device).repeat_interleave(count))
+                along = counts.course(step, batch, offset, squares[v])
+                labels = counts.fit_labels(counts.Gradients(matrix, shift, slope, offset, own), weights, along)
+            found.append(torch.where(weights > 0, labels, UNTOLD))
         return torch.stack(found)
 
 
@@ -151,7 +156,7 @@ class Joint(Labels):
 
     def check(self, target: Target, batch: int) -> None:
         if not target.classification:
-            raise SettingError("Labels can be searched only under cross-entropy; grant the targets instead.")
+            raise SettingError(f"Labels can be searched only under cross-entropy; {TARGETS}.")
 
     def find(self, target: Target, observation: Observation, beat: Beat = unheard) -> Tensor:
         """(V, B) of zeros: nothing is known of the labels before the search."""
@@ -162,6 +167,11 @@ class Joint(Labels):
         with torch.no_grad():
             blank = torch.zeros(1, *target.shape, dtype=target.mean.dtype, device=target.mean.device)
             return int(target.model(blank).shape[1])
+
+
+def _sums(step: Step | None) -> bool:
+    """Whether an update is a sum of gradients."""
+    return step is None or (isinstance(step, Summed) and step.sums)
 
 
 def usable(labels: Tensor) -> Tensor:

@@ -24,7 +24,10 @@ class LabelsOnly(Attack):
         return Blank(name=f"{self.name} without the update")
 
     def relabelled(self, source: labels_.Labels) -> Attack:
-        raise SettingError(f"The attack {self.name!r} finds the labels, which are granted; leave one of them out.")
+        raise SettingError(
+            f"The attack {self.name!r} finds the labels, which are granted; leave --labels out, or use a search with "
+            "them (--attack ig)."
+        )
 
     def run(self, target: Target, seen: Observation, *, seed: int, watch: Watch | None) -> Reconstruction:
         stages = Stages(watch, len(seen.ids))

@@ -14,9 +14,16 @@ from torch import Tensor, nn
 
 from dosimeter import networks
 from dosimeter.errors import SettingError
-from dosimeter.types import Observation, Target
+from dosimeter.types import Gradient, Observation, Target
 
-GRANT = "grant the labels (labels=known)"
+INSTEAD = (
+    "search for them with the images (--attack ig:labels=joint) or grant them (--attack ig:labels=known, or "
+    "--labels for a captured update)"
+)
+"""What works where the last layer does not tell labels."""
+
+TARGETS = "grant the targets to a search (--attack ig:labels=known, or ig and --labels for a captured update)"
+"""What works under another loss than cross-entropy."""
 
 
 class LastLayer(NamedTuple):
@@ -26,10 +33,19 @@ class LastLayer(NamedTuple):
     weight: str | None  # (classes, features)
     bias: str | None  # (classes,)
 
-    def gradients(self, seen: Observation) -> tuple[Tensor | None, Tensor | None]:
-        """What every victim's update holds of weight (V, classes, features) and bias (V, classes), in float64."""
-        found = [None if name is None else seen.gradient[name].double() for name in (self.weight, self.bias)]
-        return found[0], found[1]
+    def gradients(self, seen: Observation, less: Gradient | None = None) -> tuple[Tensor | None, Tensor | None]:
+        """What every victim's update holds of weight (V, classes, features) and bias (V, classes), in float64.
+
+        `less` is taken off every update.
+        """
+
+        def held(name: str | None) -> Tensor | None:
+            if name is None:
+                return None
+            whole = seen.gradient[name].double()
+            return whole if less is None else whole - less[name].double()
+
+        return held(self.weight), held(self.bias)
 
     def values(self, target: Target) -> tuple[Tensor, Tensor | None]:
         """Weight (classes, features) and bias (classes,) themselves, trained or not, in float64."""
@@ -41,7 +57,7 @@ class LastLayer(NamedTuple):
 def find_last_layer(target: Target) -> LastLayer:
     """The layer whose gradient tells the labels, or a refusal where none does."""
     if not target.classification:
-        raise SettingError("Labels can be read off an update only under cross-entropy; grant the targets instead.")
+        raise SettingError(f"Labels can be read off an update only under cross-entropy; {TARGETS}.")
     with torch.no_grad():
         outputs: list[Tensor] = []
         blank = torch.zeros(2, *target.shape).to(target.mean)
@@ -50,15 +66,15 @@ def find_last_layer(target: Target) -> LastLayer:
     if last is None:
         raise SettingError(
             f"Labels are read off a linear layer that gives the output, and this model does not end in a linear layer; "
-            f"{GRANT}."
+            f"{INSTEAD}."
         )
     name, layer = last.name, last.layer
     if sum(call.layer is layer for call in calls) > 1:
-        raise SettingError(f"The last layer {name!r} is used more than once, so its gradient is a sum; {GRANT}.")
+        raise SettingError(f"The last layer {name!r} is used more than once, so its gradient is a sum; {INSTEAD}.")
     trained = {id(p): key for key, p in target.model.named_parameters() if p.requires_grad}
     weight, bias = (trained.get(id(p)) for p in (layer.weight, layer.bias))
     if weight is None and bias is None:
-        raise SettingError(f"The last layer {name!r} is not trained, so the update does not tell labels; {GRANT}.")
+        raise SettingError(f"The last layer {name!r} is not trained, so the update does not tell labels; {INSTEAD}.")
     return LastLayer(name, weight, bias)
 
 

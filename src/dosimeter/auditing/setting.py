@@ -134,7 +134,8 @@ class Audit:
         if needed.labels and not granted.labels:
             raise SettingError(
                 f"The attack {self.attack.name!r} needs the labels, which the threat model does not grant; "
-                "grant them or let the attack recover them (labels=idlg, or counts for batches)."
+                "grant them (ThreatModel(labels=True)) or have them found (attack.relabelled(dm.labels.Counts()), or "
+                "ig:labels=counts)."
             )
         if needed.secrets and not granted.secrets:
             raise SettingError(

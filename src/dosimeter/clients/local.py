@@ -93,6 +93,27 @@ class LocalTraining:
         moved: Gradient = self._walk(slopes, orders, steps, self._begun(parameters), parameters, images, labels)[0]
         return moved
 
+    @property
+    def sums(self) -> bool:
+        return self.optimiser.linear and self.bound is None
+
+    def weights(self, images: int) -> Tensor:
+        places = torch.zeros(images, dtype=torch.float64)
+
+        def slopes(_now: Gradient, part: slice | Tensor, x: Tensor, _y: Tensor) -> Gradient:
+            share = torch.zeros_like(places)
+            share[part] = 1 / len(x)
+            return {"images": share}
+
+        found = self.taken(slopes, {"images": places}, places, places, ())["images"]
+        mixed = self.shuffle and self.count(images) > self._batches(images)  # every epoch has an order of its own
+        return found.mean().expand(images) if mixed else found
+
+    def pull(self, parameters: Gradient, images: int) -> Gradient:
+        none = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        empty = torch.zeros(images)
+        return self.taken(lambda *_: none, parameters, empty, empty, ())
+
     def untold(self, images: int, *, steps: bool, lr: bool) -> "UntoldTraining":
         """What is left for an attacker who is told the number of steps, or the learning rate, or neither."""
         return UntoldTraining(
@@ -179,6 +200,10 @@ class UntoldTraining:
     batch_size: int | None = None
     shuffle: bool = False
     optimiser: optimisers.Optimiser[Any] = optimisers.SGD()
+
+    @property
+    def sums(self) -> bool:
+        return self.optimiser.linear
 
     def assume(self, *, steps: int, lr: float) -> LocalTraining:
         """The training with so many steps at this rate, which must be the ones that were told, if any were."""

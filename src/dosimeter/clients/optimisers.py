@@ -22,6 +22,11 @@ class Optimiser(Protocol[S]):
     """A rule with a state of its own, such as a momentum: a tree of tensors."""
 
     @property
+    def linear(self) -> bool:
+        """Whether moves are sums of slopes."""
+        ...
+
+    @property
     def copies(self) -> tuple[float, int]:
         """How often all weights are held, by a step that is to be differentiated and by the state."""
         ...
@@ -43,6 +48,7 @@ class SGD:
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
+    linear = True
 
     def __post_init__(self) -> None:
         checks.share("Local training", "a momentum", self.momentum, one=False)
@@ -83,6 +89,7 @@ class Adam:
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
+    linear = False
 
     def __post_init__(self) -> None:
         checks.share("Local training", "a beta1", self.beta1, one=False)

@@ -6,13 +6,23 @@ _SIZES = ((64, 1), (64, 16), (16, 100))
 """Updates of so many images; 100 is more than there are classes."""
 
 
-def _row(model: str, victims: int, batch: int, *, rule: str = "", defense: str = "none", trained: int = 0) -> Row:
+def _row(
+    model: str,
+    victims: int,
+    batch: int,
+    *,
+    rule: str = "",
+    step: str = "gradient",
+    defense: str = "none",
+    trained: int = 0,
+) -> Row:
     return Row(
         model=model,
         attack=f"labels:rule={rule}" if rule else "labels",
         victims=victims,
         batch=batch,
         steps=None,
+        step=step,
         defense=defense,
         protocol=f"bayes:rounds=1,steps={trained},batch_size=64" if trained else None,
     )
@@ -44,6 +54,14 @@ STUDY = Study(
             for steps in (0, 200)
             for batch in (1, 16)
         ),
+        *(
+            _row("cnn", 32, batch, step=f"local:steps={local},lr={lr}", trained=trained)
+            for trained in (0, 200)
+            for local in (5, 10)
+            for lr in (0.01, 0.1)
+            for batch in (4, 8, 16)
+        ),
+        _row("cnn", 32, 16, step="local:epochs=2,batch_size=4,lr=0.01,optimiser=momentum"),
         *(_row("cnn", *size, trained=steps) for steps in (50, 500) for size in ((64, 1), (64, 8), *_SIZES[1:])),
     ),
 )

@@ -12,6 +12,7 @@ from dosimeter import defenses, federated, files, fingerprint, spec
 from dosimeter.attacks import Attack, Steps, presets
 from dosimeter.auditing import AUTO, Scoring, audit, auto
 from dosimeter.auditing.evidence import tally
+from dosimeter.auditing.setting import part
 from dosimeter.auditing.verdict import weigh
 from dosimeter.data import Dataset, pick, pick_decoys, pool_of
 from dosimeter.defenses import Defense
@@ -19,7 +20,7 @@ from dosimeter.federated import Federation, Protocol, as_audited, train
 from dosimeter.federated.training import score
 from dosimeter.metrics import Metric, Rate
 from dosimeter.task import load_task
-from dosimeter.types import Victims
+from dosimeter.types import Step, Victims
 
 SHADOWS, DECOYS = 8, 99
 """Images of the attacker's own on which settings are chosen, and of others among which one is to be told."""
@@ -35,6 +36,7 @@ class Row:
     victims: int = 4
     steps: Steps | None = 200  # None for an attack that takes none
     batch: int = 1
+    step: str = "gradient"  # what clients do with the batch
     defense: str = "none"
     protocol: str | None = None  # by which the model was trained before, with the defense
     split: str = "train"
@@ -111,7 +113,7 @@ COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
     "defense": lambda row, _: row.defense,
     "trained": lambda row, o: row.trained(o.rounds) or "-",
     "accuracy": lambda _, o: "-" if o.accuracy is None else f"{o.accuracy:.1%}",
-    "updates": lambda row, _: f"{row.victims} of {row.batch}",
+    "updates": lambda row, _: f"{row.victims} of {row.batch}" + (f", `{row.step}`" if row.step != "gradient" else ""),
     "labels right": lambda _, o: o.labels or "-",
     "even guess": lambda _, o: "-" if o.guess is None else f"{o.guess:.0%}",
     "all labels right": lambda _, o: o.updates or "-",
@@ -199,6 +201,7 @@ class Case(NamedTuple):
     dataset: Dataset
     victims: Victims
     defense: Defense
+    step: Step | None
     protocol: Protocol | None
     attacks: dict[str, Attack | str]  # by their words: the row's own, or those of which one is chosen; a panel's are it
     split: str
@@ -215,7 +218,8 @@ def _case(row: Row, scoring: Scoring) -> Case:
     if row.leaks is not None:  # a verdict hears all evidence
         decoys = pick_decoys(dataset, victims, pool_of(dataset, DECOYS), seed=row.seed, split=row.split)
         scoring = replace(scoring, decoys=decoys, among=DECOYS)
-    return Case(model, dataset, victims, defense, protocol, attacks, row.split, row.seed, scoring)
+    step = part("step", row.step)
+    return Case(model, dataset, victims, defense, step, protocol, attacks, row.split, row.seed, scoring)
 
 
 def _attack(words: str, steps: Steps | None) -> Attack | str:
@@ -243,6 +247,7 @@ def _audit(case: Case, trained: dict[str, Trained]) -> Outcome:
         case.victims,
         attack=case.attacks[chosen],
         defense=defense,
+        step=case.step,
         seed=case.seed,
         scoring=case.scoring,
     )
@@ -276,7 +281,7 @@ def _tune(case: Case, defense: Defense) -> str:
     shadows = Victims(images, labels, indices, tuple(many.ids[at] for at in free))
     found = {}
     for words, attack in case.attacks.items():
-        result = audit(case.model, shadows, attack=attack, defense=defense, seed=case.seed + 1)
+        result = audit(case.model, shadows, attack=attack, defense=defense, step=case.step, seed=case.seed + 1)
         found[words] = result.scores.nearest["psnr"].mean
     return max(found, key=lambda words: found[words])
 

@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 from dosimeter import checks
 from dosimeter.attacks import generators
-from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.presets.words import LABELS, given, needless, pick
 from dosimeter.attacks.search import degraded, likelihoods, masks, optimisers, priors, starts
 from dosimeter.attacks.search.search import Search
@@ -41,12 +40,11 @@ def grnn(
     deviations are said at `generators.Weights`.
     """
     checks.at_least("GRNN", "a weight tv", tv, 0)
-    sources: dict[str, labels_.Labels] = {"joint": labels_.Joint(), **LABELS}
     return Search(
         name="grnn",
         likelihood=likelihoods.L2AndSquare(),
         prior=2 * tv * priors.TotalVariation(power=2),
-        labels=pick("labels", labels, sources),
+        labels=pick("labels", labels, LABELS),
         space=generators.Weights(width=width),
         start=starts.Uniform(low=-1, high=1),
         optimiser=optimisers.RMSprop(lr=lr, momentum=momentum),

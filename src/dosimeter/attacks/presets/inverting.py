@@ -36,7 +36,7 @@ def inverting_gradients(
     plateau: int | None = None,
     patience: int | None = None,
     target: float | None = None,
-    labels: Literal["known", "idlg", "counts"] = "known",
+    labels: Literal["known", "idlg", "counts", "joint"] = "known",
     ignore: Ignore = "nothing",
     secrets: Secrets = "resampled",
     draws: int = 1,
@@ -64,7 +64,8 @@ def inverting_gradients(
         plateau: see `decay`; 400 by default.
         patience: stop after so many steps without a lower loss.
         target: stop at this loss.
-        labels: granted, or read off the last layer: of one image (iDLG), or how often each class occurs in a batch.
+        labels: granted; read off the last layer, of one image (iDLG) or how often each class occurs in a batch; or
+            searched with the images (joint), also through local steps.
         ignore: leave out the tensors that noise drawn inside the model touches; see `ignoring`.
         secrets: what is supposed of such noise: drawn anew at every step, guessed once, its mean, searched with the
             image, or known.

@@ -16,6 +16,7 @@ LABELS: dict[str, labels_.Labels] = {
     "known": labels_.Known(),
     "idlg": labels_.FromLastLayer(),
     "counts": labels_.Counts(),
+    "joint": labels_.Joint(),
 }
 
 Ignore = Literal["nothing", "noise", "bottleneck"]
