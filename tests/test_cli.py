@@ -536,6 +536,8 @@ def test_a_search_goes_on_by_itself_unless_it_is_told_and_a_run_says_which(here:
     assert (settings["steps"], "leg=200" in settings["attack"]) == ("auto", True)
     assert call("audit", "--config", "run/run.toml", "--out", "again")[0] == 0
     assert (here / "run/records.json").read_bytes() == (here / "again/records.json").read_bytes()
+    assert call(*words, "--steps", "3", "--out", "three")[0] == 0
+    assert call("audit", "--config", "three/run.toml", "--out", "same")[0] == 0  # in which they are a number
     code, out, _ = call(*words, "--attack", "ig-a:restarts=1", "--dry-run")
     assert (code, "4,000 steps each " in " ".join(out.split())) == (0, True)  # the paper's own
     code, out, _ = call(*words, "--attack", "ig-a:restarts=1", "--steps", "auto", "--dry-run")

@@ -45,9 +45,10 @@ ALLOWED = {
     "studies": VOCABULARY | PARTS | {"auditing", "federated", "spec", "task"},
     "federated": VOCABULARY | PARTS | {"auditing", "spec", "task"},
     "flower": {"federated"},
+    "sweeps": VOCABULARY | PARTS | {"auditing", "drafts", "federated", "spec", "store", "task"},
     "cli": VOCABULARY
     | PARTS
-    | {"auditing", "benchmarks", "drafts", "federated", "reports", "spec", "store", "studies", "task"},
+    | {"auditing", "benchmarks", "drafts", "federated", "reports", "spec", "store", "studies", "sweeps", "task"},
 }
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dosimeter.metrics import Metric
     from dosimeter.reports import report
     from dosimeter.store import read
+    from dosimeter.sweeps import sweep
     from dosimeter.types import ThreatModel, Victims
 else:
     from dosimeter.lazy import importer
@@ -91,5 +92,6 @@ __all__ = [
     "schedules",
     "servers",
     "starts",
+    "sweep",
     "train",
 ]

@@ -129,7 +129,7 @@ class _Held:
         if not self.goes_on or unfinished(self.draft) != self.goes_on:
             return False
         with suppress(ImportError, OSError):
-            lock = self.lock.enter_context(_locked(self.hidden / LOCK))
+            lock = self.lock.enter_context(locked(self.hidden / LOCK))
             return os.path.samestat(os.stat(self.hidden / LOCK), os.fstat(lock))  # else it was cleared by now
         return False
 
@@ -144,7 +144,7 @@ class _Held:
         self.draft.mkdir()  # its mode is the usual one, as is that of the run folder which it becomes
         # The lock is held before it gets its name: one that is free is a dead process's, and none is never cleared.
         with suppress(ImportError, OSError):
-            self.lock.enter_context(_locked(self.hidden / "new", os.O_CREAT))
+            self.lock.enter_context(locked(self.hidden / "new", os.O_CREAT))
             os.rename(self.hidden / "new", self.hidden / LOCK)
 
     def install(self) -> None:
@@ -181,7 +181,7 @@ class _Held:
 def _clear(parent: Path) -> None:
     """Remove what killed processes left in this folder; a run that one of them had finished takes its place."""
     for hidden in parent.glob(f"{PREFIX}*"):
-        with suppress(ImportError, OSError), _locked(hidden / LOCK) as lock:
+        with suppress(ImportError, OSError), locked(hidden / LOCK) as lock:
             if os.path.samestat(os.stat(hidden / LOCK), os.fstat(lock)):  # else cleared and taken anew by now
                 place = hidden.with_name(hidden.name.removeprefix(PREFIX))
                 if (hidden / "run" / RUN).is_file() and not place.exists():
@@ -190,7 +190,7 @@ def _clear(parent: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path, flags: int = 0) -> Iterator[int]:
+def locked(path: Path, flags: int = 0) -> Iterator[int]:
     """An open file that no other process has locked; OSError where one has, or where files have no locks."""
     import fcntl  # which Windows lacks
 

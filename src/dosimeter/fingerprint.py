@@ -46,6 +46,13 @@ def of(value: object) -> str:
     return _Reader().read(value).hex()[:DIGITS]
 
 
+def ours_in(value: object) -> set[str]:
+    """Names of our modules that define classes and functions of which the value is made."""
+    reader = _Reader()
+    reader.read(value)
+    return reader.ours
+
+
 def of_file(path: Path) -> str:
     """The first 16 hex digits of a file's sha256."""
     with path.open("rb") as file:
@@ -73,6 +80,7 @@ class _Reader:
         self.open: dict[int, int] = {}  # what is being read, by how deep it lies: a value may hold itself
         self.shared: dict[int, int] = {}  # parameters in the order in which they came: tied weights train as one
         self.known: dict[int, bytes] = {}  # programs that were read
+        self.ours: set[str] = set()  # modules of this program that were met
         self.held: list[object] = []  # all that was read, so that no other object takes over its id
 
     def read(self, value: object) -> bytes:
@@ -182,7 +190,7 @@ class _Reader:
         return _join("tensor", str(tensor.dtype), tuple(tensor.shape), learned, content)
 
     def _class(self, kind: type) -> bytes:
-        if place := _installed(kind.__module__):
+        if place := self._installed(kind.__module__):
             return _join("class", *place, kind.__qualname__)
         inside = [
             (name, self._known(value))
@@ -196,13 +204,18 @@ class _Reader:
         home, program = str(function.__globals__.get("__name__")), function.__code__
         held = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]  # an empty one
         held += [function.__defaults__, function.__kwdefaults__]
-        if place := _installed(home):
+        if place := self._installed(home):
             line = program.co_firstlineno if "<" in function.__qualname__ else None
             return _join("function", *place, function.__qualname__, line, self.all(*held))
         names = _names(program) & function.__globals__.keys()
         named = [(name, self._known(function.__globals__[name])) for name in sorted(names)]
         own = self.all(function.__qualname__, sys.modules.get(home), program, *held)
         return _join("function", own, named)
+
+    def _installed(self, name: str) -> tuple[str, ...]:
+        if name.startswith("dosimeter."):
+            self.ours.add(name)
+        return _installed(name)
 
     def _known(self, value: object) -> bytes:
         """Of a global or an attribute of a class, which may be a lock or a stream that no result depends on."""

@@ -155,6 +155,16 @@ def several(option: str, text: str, kind: type[T]) -> tuple[T, ...]:
     return found
 
 
+def spread(text: str) -> list[str]:
+    """The words once for every number of a setting that has several, joined by +, as in noise:sigma=0.01+0.1."""
+    several_ = re.search(r"=(-?[\d.]+(?:e[-+]?\d+)?(?:\+-?[\d.]+(?:e[-+]?\d+)?)+)(?=[,|]|$)", text)
+    if several_ is None:
+        return [text]
+    start, end = several_.span(1)
+    values = re.findall(r"-?[\d.]+(?:e[-+]?\d+)?", several_[1])
+    return [made for value in values for made in spread(text[:start] + value + text[end:])]
+
+
 def shown(text: str) -> str:
     """The same with files by their names alone, for pages that are passed on."""
     return re.sub(r"[^|=,:]*/", "", text)

@@ -36,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 bench = typer.Typer(help="Measure how fast the program itself is.", no_args_is_help=True)
+store = typer.Typer(help="Look into a sweep's folder of trials.", no_args_is_help=True)
 
 
 def _say_version(asked: bool) -> None:
@@ -88,6 +89,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "follow": (options.Follow, "train.run_follow"),
     "compare": (options.Compare, "tradeoff.run_compare"),
     "calibrate": (options.Calibrate, "tradeoff.run_calibrate"),
+    "sweep": (options.Sweep, "sweep.run"),
     "train-generator": (options.Generator, "generator.run"),
     "search-policies": (options.Policies, "policies.run"),
 }
@@ -97,11 +99,21 @@ BENCHMARKS: dict[str, tuple[type, str]] = {
     "training": (options.Paces, "bench.training"),
     "profile": (options.Profile, "bench.profile"),
 }
+STORE: dict[str, tuple[type, str]] = {
+    "list": (options.StoreList, "sweep.show_all"),
+    "show": (options.StoreShow, "sweep.show"),
+    "export": (options.StoreExport, "sweep.export"),
+    "merge": (options.StoreMerge, "sweep.merge"),
+    "prune": (options.StorePrune, "sweep.prune"),
+}
 for _name, _place in COMMANDS.items():
     app.command(_name)(_command(*_place))
 for _name, _place in BENCHMARKS.items():
     bench.command(_name)(_command(*_place))
+for _name, _place in STORE.items():
+    store.command(_name)(_command(*_place))
 app.add_typer(bench, name="bench")
+app.add_typer(store, name="store")
 
 
 CRASHED = 70

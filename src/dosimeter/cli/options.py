@@ -58,8 +58,9 @@ ATTACK = _how("An attack, with settings: ig:tv=0.01,restarts=2. Or auto: all for
 DEFENSE = _how("A defense, with settings: noise:sigma=0.01. Several are joined by |.")
 
 
-def _steps(word: str) -> int | str:
-    """A number of steps, or the word for as many as it takes."""
+def _steps(given: object) -> int | str:
+    """A number of steps, which a file has as one, or the word for as many as it takes."""
+    word = str(given)
     if word == "auto":
         return word
     if not word.isdecimal() or int(word) < 1:
@@ -262,6 +263,78 @@ class Calibrate(Tradeoff):
     defense: str = _of(DEFENSE)
     allow: float = _of(_how("Share of images that may be read."), 0.0)
     vary: str | None = _of(_how("The setting to turn up; the defense's usual one otherwise."), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Planned):
+    """Run many audits as one: every combination of what is repeated. What is kept in its folder is not run again."""
+
+    model: list[str] = _of(_task("A model, with settings. May be repeated."), ("cnn",))
+    data: list[str] = _of(_task("A data set. May be repeated."), ("mnist-5k",))
+    size: int | None = _of(SIZE, None)
+    channels: int | None = _of(CHANNELS, None)
+    weights: Path | None = _of(_task("The models' weights."), None)
+    seed: int = _of(SEED, 0)
+    seeds: int = _of(_task("Repeat all with so many seeds.", min=1), 1)
+    victims: int = _of(_whom("How many updates to attack."), 8)
+    batch: list[int] = _of(_whom("Images in every update. May be repeated."), (1,))
+    split: str = _of(SPLIT, "train")
+    attack: list[str] = _of(_how("An attack, or auto: all for the defense. May be repeated."), ("auto",))
+    steps: Any = _of(STEPS, None)
+    defense: list[str] = _of(_how("A defense; noise:sigma=0.01+0.1 is two. May be repeated."), ("none",))
+    step: list[str] = _of(_how("What clients send. May be repeated."), ("gradient",))
+    server: list[str] = _of(_how("A server. May be repeated."), ("honest",))
+    protocol: list[str] | None = _of(_train("Train before, with the defense. May be repeated."), None)
+    threshold: float = _of(THRESHOLD, 0.5)
+    rows: str = _of(_output("What the table has a row for."), "defense")
+    columns: str = _of(_output("What it has a column for."), "model")
+    show: str = _of(_output("What stands in its cells: ssim, read, verdict, accuracy, ..."), "ssim")
+    retry_failed: bool = _of(_output("Run those again that failed."), False)
+
+
+STORE = typer.Argument(metavar="STORE", help="The folder of a sweep.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreList:
+    """List the trials of a store."""
+
+    store: Path = _of(STORE)
+    status: str | None = _of(_plain("Only those that are done, running or failed."), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreShow:
+    """Show one trial: its words, numbers and records, or why it failed."""
+
+    store: Path = _of(STORE)
+    trial: str = _of(typer.Argument(metavar="TRIAL", help="Its digest, or the beginning of it."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreExport:
+    """Write all done trials, or all of their records, to a file: .csv, .jsonl or .parquet (needs pyarrow)."""
+
+    store: Path = _of(STORE)
+    file: Path = _of(typer.Argument(metavar="FILE", help="What to write; its ending says how."))
+    records: bool = _of(_plain("A row for every image, not for every trial.", "--records"), False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreMerge:
+    """Take over all done trials of other stores that are missing in the first one."""
+
+    store: Path = _of(STORE)
+    others: list[Path] = _of(typer.Argument(metavar="OTHER...", help="Stores to take from; they stay as they are."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorePrune:
+    """Forget trials and remove their folders: failed ones, or those of a program that has changed since."""
+
+    store: Path = _of(STORE)
+    failed: bool = _of(_plain("Those that failed.", "--failed"), False)
+    stale: bool = _of(_plain("Those that would have another digest today.", "--stale"), False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,11 @@ def highlights(result: Result) -> Html:
     return tag("div", *(_highlight(result, order[place], name) for place, name in chosen.items()), class_="highlights")
 
 
+def most_exposed(result: Result) -> Html:
+    """The image that the attack read best."""
+    return _highlight(result, ranked(result)[0], "Most exposed")
+
+
 def every_attack(result: Result) -> Html:
     """The same images as every attack of a panel saw them, a row an attack, under the originals."""
     ran = [(each.attack, each.result.images) for each in result.panel if each.result]

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dosimeter import files
+from dosimeter import files, store
+from dosimeter.auditing import Result
 from dosimeter.auditing.evidence import tally
 from dosimeter.errors import DataError
-from dosimeter.reports import charts, sections
+from dosimeter.reports import charts, gallery, sections
 from dosimeter.reports.charts import Point
-from dosimeter.reports.markup import Html
+from dosimeter.reports.markup import Html, tag
 
 FILE = "page.json"
 
@@ -38,7 +39,7 @@ def draw(folder: Path) -> Path:
     try:
         found = json.loads((folder / FILE).read_text())
         name, title, parts = KINDS[found["kind"]]
-        drawn = parts(found)
+        drawn = parts(found | {"folder": folder})
         if found["command"]:
             drawn.append(("Run it again", sections.again(found["command"])))
         charts.write_charts(folder / name, title, found["about"], drawn)
@@ -132,10 +133,24 @@ def _study(found: Entry) -> list[tuple[str, Html]]:
     return parts
 
 
+def _sweep(found: Entry) -> list[tuple[str, Html]]:
+    """The grid in numbers, as bars and in pictures, the most exposed image of one trial a cell."""
+    parts = [("Table", sections.table(found["head"], found["rows"]))]
+    if found["bars"]:
+        parts.append((found["show"], charts.side_by_side(charts.bars(found["bars"], x=f"mean {found['show']}"))))
+    cards = []
+    for row, column, digest in found["pictures"]:
+        result = store.read(found["folder"] / "trials" / Path(digest).name)
+        if isinstance(result, Result):
+            cards.append(tag("div", tag("h3", f"{row}, {column}"), gallery.most_exposed(result)))
+    return [*parts, ("Pictures", tag("div", *cards, class_="highlights"))]
+
+
 KINDS: dict[str, tuple[str, str, Callable[[Entry], list[tuple[str, Html]]]]] = {
     "training": ("training.html", "Federated training", _training),
     "leakage": ("training.html", "Leakage while training", _leakage),
     "compare": ("compare.html", "Utility and privacy", _comparison),
     "study": ("study.html", "Study", _study),
+    "sweep": ("sweep.html", "Sweep", _sweep),
 }
 """The file, title and sections of each."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dosimeter import fingerprint
-from dosimeter.attacks import Steps, presets
+from dosimeter.attacks import Attack, Steps, presets
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.observe import like
 from dosimeter.auditing.panel.channels import channel_of
@@ -115,6 +115,11 @@ def _seen_through(audit: Audit, steps: Steps) -> tuple[Job, Channel]:
     labels = like(job.victims.labels[0], target)
     form = torch.zeros_like(labels) if target.classification else labels
     return job, channel_of(audit.defense, target, form, audit.seed)
+
+
+def attacks_of(audit: Audit, *, steps: Steps) -> list[Attack]:
+    """The attacks of the panel."""
+    return [one.attack for one in contenders(_seen_through(audit, steps)[1], steps=steps)]
 
 
 def estimate_panel(audit: Audit, *, steps: Steps) -> Iterator[tuple[str, dict[str, Any] | str]]:

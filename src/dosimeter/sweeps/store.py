@@ -1,0 +1,304 @@
+"""Trials and what came of them, in one folder that several processes may write to.
+
+    trials.sqlite      every trial: its words, digest and status, who runs it, what it found in a few numbers or why it
+                       failed; and one record an image
+    trials/DIGEST/     its run folder (`dosimeter.store`) or its training; what any run's folder has
+    owners/NAME.lock   held by a living process for as long as it works here
+
+A folder takes its place by renaming before the database says that its trial is done, so that a process that is killed
+at any moment leaves a trial that is not done, or one whose folder is whole and only has to be entered.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from dosimeter import files
+from dosimeter import store as runs
+from dosimeter.auditing import Result
+from dosimeter.drafts import locked
+from dosimeter.errors import DataError
+
+FILE, TRIALS, OWNERS, DRAFTS, FORMAT = "trials.sqlite", "trials", "owners", "drafts", 1
+PATIENCE = 30.0
+"""Seconds that a process waits for another one's writing, which takes milliseconds."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS about (format INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS trials (
+    digest TEXT PRIMARY KEY, kind TEXT NOT NULL, words TEXT NOT NULL, status TEXT NOT NULL, owner TEXT,
+    began REAL, seconds REAL, found TEXT, why TEXT, uses TEXT);
+CREATE TABLE IF NOT EXISTS records (
+    digest TEXT NOT NULL REFERENCES trials, place INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (digest, place));
+CREATE INDEX IF NOT EXISTS by_status ON trials (status);
+"""
+
+
+class Status(StrEnum):
+    RUNNING, DONE, FAILED = "running", "done", "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A trial as the store has it."""
+
+    digest: str
+    kind: str  # audit or training
+    words: dict[str, Any]
+    status: Status
+    owner: str | None = None
+    began: float | None = None
+    seconds: float | None = None
+    found: dict[str, Any] | None = None  # the numbers that tables show
+    why: str | None = None  # a failed one's traceback
+    uses: str | None = None  # the digest of the training that it attacks
+
+
+class Store:
+    """A folder of trials, open in this process; use it as a context manager."""
+
+    def __init__(self, folder: str | Path, *, create: bool = True) -> None:
+        self.folder, self._held, self.owner = Path(folder), ExitStack(), ""
+        if not create and not (self.folder / FILE).is_file():
+            raise DataError(f"Expected a store of trials in {str(folder)!r}, found none; name the --out of a sweep.")
+        try:
+            if create:
+                (self.folder / TRIALS).mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(self.folder / FILE, timeout=PATIENCE, isolation_level=None)
+            self._base.execute("PRAGMA journal_mode = WAL")
+            self._base.execute("PRAGMA synchronous = NORMAL")
+            with self._writing():
+                for line in _TABLES.split(";"):
+                    self._base.execute(line)
+                if not self._base.execute("SELECT 1 FROM about").fetchone():
+                    self._base.execute("INSERT INTO about VALUES (?)", (FORMAT,))
+            (known,) = self._base.execute("SELECT format FROM about").fetchone()
+        except OSError as error:
+            raise files.refused(folder, error) from None
+        except sqlite3.DatabaseError as error:
+            raise DataError(
+                f"{str(self.folder / FILE)!r} is no store of trials, or is damaged ({error}); choose another --out."
+            ) from None
+        if known != FORMAT:
+            raise DataError(
+                f"{str(self.folder)!r}: expected a store of format {FORMAT}, got {known}; update dosimeter."
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+        if self.owner:
+            (self.folder / OWNERS / f"{self.owner}.lock").unlink(missing_ok=True)
+            shutil.rmtree(self.folder / DRAFTS / self.owner, ignore_errors=True)
+        self._base.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A change that is there as a whole or not at all, after those of other processes."""
+        self._base.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._base.execute("ROLLBACK")
+            raise
+        self._base.execute("COMMIT")
+
+    def entries(self, status: Status | None = None) -> list[Entry]:
+        """All trials, or those of a status, in the order of their digests."""
+        where, given = ("WHERE status = ?", (status,)) if status else ("", ())
+        names = "digest, kind, words, status, owner, began, seconds, found, why, uses"
+        return [_entry(row) for row in self._base.execute(f"SELECT {names} FROM trials {where} ORDER BY digest", given)]
+
+    def entry(self, digest: str) -> Entry | None:
+        """A trial by its digest or by the beginning of it, where that is the only one with it."""
+        names = "digest, kind, words, status, owner, began, seconds, found, why, uses"
+        rows = self._base.execute(
+            f"SELECT {names} FROM trials WHERE substr(digest, 1, ?) = ? LIMIT 2", (len(digest), digest)
+        ).fetchall()
+        return _entry(rows[0]) if len(rows) == 1 else None
+
+    def records(self, digest: str) -> list[dict[str, Any]]:
+        """A trial's records, one an image."""
+        rows = self._base.execute("SELECT record FROM records WHERE digest = ? ORDER BY place", (digest,))
+        return [json.loads(row) for (row,) in rows]
+
+    def place(self, digest: str) -> Path:
+        """The folder of a trial."""
+        return self.folder / TRIALS / digest
+
+    def result(self, digest: str) -> Result:
+        """A done audit, with its images."""
+        found = runs.read(self.place(digest))
+        assert isinstance(found, Result)
+        return found
+
+    def claim(
+        self, digest: str, kind: str, words: Mapping[str, Any], *, uses: str | None = None, again: bool = False
+    ) -> bool:
+        """Take a trial to run it, unless it is done, has failed (`again` takes that up) or another process runs it."""
+        self._become()
+        with self._writing():
+            row = self._base.execute("SELECT status, owner FROM trials WHERE digest = ?", (digest,)).fetchone()
+            if row:
+                status, owner = row
+                if status == Status.DONE or (status == Status.FAILED and not again):
+                    return False
+                if status == Status.RUNNING and owner != self.owner and self._lives(owner):
+                    return False
+            self._base.execute(
+                "INSERT OR REPLACE INTO trials (digest, kind, words, status, owner, began, uses) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (digest, kind, json.dumps(words, sort_keys=True), Status.RUNNING, self.owner, time.time(), uses),
+            )
+        if kind == "audit" and (whole := self._left_whole(digest)) is not None:
+            self._enter(digest, whole)
+            return False
+        return True
+
+    def _left_whole(self, digest: str) -> Result | None:
+        """What a killed process had finished and not entered."""
+        with suppress(DataError):
+            found = runs.read(self.place(digest))
+            if isinstance(found, Result) and found.status == "complete" and found.made == digest:
+                return found
+        return None
+
+    def finish(self, digest: str, result: Result) -> None:
+        """Keep a result: its folder first, then its entry."""
+        with files.undisturbed():
+            draft = self._draft(digest)
+            draft.mkdir(parents=True)
+            try:
+                runs.write_run(replace(result, made=digest), draft)
+                place = self.place(digest)
+                if place.exists():  # of a run that failed, or of a process that was taken for dead
+                    shutil.rmtree(place)
+                os.rename(draft, place)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+            self._enter(digest, result)
+
+    def _enter(self, digest: str, result: Result) -> None:
+        records = [(digest, at, json.dumps(each.document())) for at, each in enumerate(result.records)]
+        with self._writing():
+            self._done(digest, numbers(result), result.seconds)
+            self._base.execute("DELETE FROM records WHERE digest = ?", (digest,))
+            self._base.executemany("INSERT INTO records VALUES (?, ?, ?)", records)
+
+    def trained(self, digest: str, found: Mapping[str, Any], seconds: float) -> None:
+        """Say that a training is done, whose folder it has written itself."""
+        with self._writing():
+            self._done(digest, found, seconds)
+
+    def _done(self, digest: str, found: Mapping[str, Any], seconds: float) -> None:
+        self._base.execute(
+            "UPDATE trials SET status = ?, owner = NULL, seconds = ?, found = ?, why = NULL WHERE digest = ?",
+            (Status.DONE, seconds, json.dumps(found, sort_keys=True), digest),
+        )
+
+    def fail(self, digest: str, why: str) -> None:
+        """Keep why a trial failed, for people; it is not tried again unless that is asked for."""
+        with self._writing():
+            self._base.execute(
+                "UPDATE trials SET status = ?, owner = NULL, why = ? WHERE digest = ?", (Status.FAILED, why, digest)
+            )
+
+    def release(self, digest: str) -> None:
+        """Give back a trial that was stopped; what a training had by then stays in its folder."""
+        with self._writing():
+            self._base.execute("DELETE FROM trials WHERE digest = ? AND status = ?", (digest, Status.RUNNING))
+
+    def prune(self, digests: Iterable[str]) -> int:
+        """Forget trials and remove their folders; says how many there were."""
+        many = 0
+        for digest in digests:
+            with self._writing():
+                self._base.execute("DELETE FROM records WHERE digest = ?", (digest,))
+                many += self._base.execute("DELETE FROM trials WHERE digest = ?", (digest,)).rowcount
+            shutil.rmtree(self.place(digest), ignore_errors=True)
+        return many
+
+    def merge(self, other: "Store") -> int:
+        """Take over all done trials of another store that are missing here; says how many."""
+        mine, many = {each.digest for each in self.entries(Status.DONE)}, 0
+        for each in other.entries(Status.DONE):
+            if each.digest in mine:
+                continue
+            draft = self._draft(each.digest)
+            shutil.copytree(other.place(each.digest), draft)
+            shutil.rmtree(self.place(each.digest), ignore_errors=True)
+            os.rename(draft, self.place(each.digest))
+            row = (each.digest, each.kind, json.dumps(each.words, sort_keys=True), each.status, None, each.began)
+            told = (each.seconds, json.dumps(each.found, sort_keys=True), None, each.uses)
+            records = [(each.digest, at, json.dumps(one)) for at, one in enumerate(other.records(each.digest))]
+            with self._writing():
+                self._base.execute("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row + told)
+                self._base.execute("DELETE FROM records WHERE digest = ?", (each.digest,))
+                self._base.executemany("INSERT INTO records VALUES (?, ?, ?)", records)
+            many += 1
+        return many
+
+    def _draft(self, digest: str) -> Path:
+        """Where this process writes what is to take its place."""
+        self._become()
+        return self.folder / DRAFTS / self.owner / digest
+
+    def _become(self) -> None:
+        """Be known as a living process, before the first trial is taken, and clear what dead ones left half-written."""
+        if self.owner:
+            return
+        self.owner = f"{os.uname().nodename if hasattr(os, 'uname') else 'here'}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        (self.folder / OWNERS).mkdir(exist_ok=True)
+        with suppress(ImportError, OSError):  # where files have no locks, all owners count as dead
+            self._held.enter_context(locked(self.folder / OWNERS / f"{self.owner}.lock", os.O_CREAT))
+        for path in (self.folder / DRAFTS).glob("*"):
+            if path.name != self.owner and not self._lives(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _lives(self, owner: str | None) -> bool:
+        """Whether a process holds its lock; what is left of a dead one is removed."""
+        if not owner:
+            return False
+        path = self.folder / OWNERS / f"{owner}.lock"
+        try:
+            with locked(path):
+                path.unlink(missing_ok=True)
+            return False
+        except FileNotFoundError:
+            return False
+        except (ImportError, OSError):
+            return True
+
+
+def numbers(result: Result) -> dict[str, Any]:
+    """What tables show of an audit."""
+    from dosimeter.auditing.verdict import weigh
+
+    scores = result.scores
+    found: dict[str, Any] = {name: each.mean for name, each in scores.scores.items()}
+    found |= {f"blind_{name}": each.mean for name, each in scores.baseline.items() if name in ("ssim", "psnr")}
+    found |= {"read": scores.success.hits, "of": scores.success.of, "attack_name": result.settings["attack_name"]}
+    if scores.labels:
+        found["labels"] = scores.labels.rate
+    if scores.identification:
+        found["identified"] = scores.identification.rate
+    return found | {"verdict": weigh(result).kind.value, "evidence": dict(scores.evidence)}
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    digest, kind, words, status, owner, began, seconds, found, why, uses = row
+    return Entry(
+        digest=digest, kind=kind, words=json.loads(words), status=Status(status), owner=owner, began=began,
+        seconds=seconds, found=json.loads(found) if found else None, why=why, uses=uses,
+    )  # fmt: skip
