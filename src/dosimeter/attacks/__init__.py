@@ -3,7 +3,7 @@
 base         what every attack is: needs, check, cost, blind, run
 search/      the search, put together from parts: likelihood, prior, start, optimiser, ...
 solve/       attacks that solve instead: `Analytic`, `Eliminate` where noise is drawn inside, `Features`, `SolveLock`
-around/      attacks around another: `GuessSteps`, `AverageOrders`, `AverageRounds`, `LeaveOut`, `RecoverKey`
+around/      attacks around another: `GuessSteps`, `AverageOrders`, `AverageRounds`, `LeaveOut`, `RecoverKey`, `Undo`
 labels       where labels come from (counts, last_layer); `LabelsOnly` recovers them and no images
 generators/  images that a generator makes           presets/  the papers' attacks with their printed settings
 
@@ -16,6 +16,7 @@ from dosimeter.attacks.around.key import RecoverKey
 from dosimeter.attacks.around.leave_out import LeaveOut
 from dosimeter.attacks.around.orders import AverageOrders
 from dosimeter.attacks.around.rounds import AverageRounds
+from dosimeter.attacks.around.undo import Undo
 from dosimeter.attacks.base import Around, Attack, Cost, Found
 from dosimeter.attacks.labels_only import LabelsOnly
 from dosimeter.attacks.search import (
@@ -56,6 +57,7 @@ __all__ = [
     "SolveLock",
     "Steps",
     "Stop",
+    "Undo",
     "degraded",
     "labels",
     "likelihoods",

@@ -90,7 +90,8 @@ def _tried(one: Trial, of: int) -> Tried:
     read = ", ".join([scores.success.text, *_left_out(scores.unmeasured, of, time)])
     mean = number(scores.nearest["ssim"].mean)
     if scores.transformed:
-        mean += f" ({number(scores['ssim'].mean)} originals)"
+        own = number(scores["ssim"].mean)
+        mean = f"{own} originals" if scores.nearest is scores else f"{mean} ({own} originals)"
     return Tried(one.attack, one.role, one.about, read, mean, number(scores.worst.ssim), time)
 
 

@@ -90,6 +90,10 @@ class Unknowns:
         """(n, B, C, H, W) in the range of pixels."""
         return self.normalised(x) * self.target.std + self.target.mean
 
+    def found(self, x: Tensor) -> Tensor:
+        """(n, B, C, H, W) what the search gives back, in the range of pixels."""
+        return self.field.found(self._of_images(x)) * self.target.std + self.target.mean
+
     def logits(self, x: Tensor) -> Tensor:
         """(n, B, classes) of the labels that are searched."""
         if "labels" in self._places:

@@ -287,7 +287,7 @@ class Run:
         rows = torch.arange(victims, device=kept.device) * restarts + kept
         unknowns, x = self.unknowns, done.x[rows]
         return Reconstruction(
-            images=unknowns.images(x).detach(),
+            images=unknowns.found(x).detach(),
             labels=unknowns.logits(x).detach().argmax(-1) if unknowns.classes else self.labels,
             match=done.match[rows],
             steps=done.steps[rows],

@@ -25,6 +25,10 @@ class Field:
         """(n, size) -> normalised images (n, B, C, H, W)."""
         raise NotImplementedError
 
+    def found(self, unknowns: Tensor) -> Tensor:
+        """The images that are given back, where they are others than those whose update is simulated."""
+        return self.images(unknowns)
+
     def logits(self, unknowns: Tensor) -> Tensor | None:
         """(n, B, classes) where the space makes labels too."""
         return None

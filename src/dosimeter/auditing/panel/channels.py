@@ -8,7 +8,7 @@ import torch
 
 from dosimeter import clients, rng
 from dosimeter.channel import Channel, Clip, Draws, Fact, Mask, Noise, Rounding, Transforms
-from dosimeter.defenses import Defense, Moment, parts
+from dosimeter.defenses import Chain, Defense, Moment, parts
 from dosimeter.defenses.probe import facts_of
 from dosimeter.types import Secretive, Target
 
@@ -21,8 +21,9 @@ def channel_of(defense: Defense, target: Target, labels: torch.Tensor, seed: int
         labels: (B, ...) of the form that the loss takes.
     """
     found: list[Fact] = []
-    if any(type(part).on_batch is not Defense.on_batch for part in parts(defense)):
-        found.append(Transforms(defense if defense.changes(target.shape) else None))
+    if changing := tuple(part for part in parts(defense) if type(part).on_batch is not Defense.on_batch):
+        by = changing[0] if len(changing) == 1 else Chain(parts=changing)
+        found.append(Transforms(by if by.changes(target.shape) else None))
     found += dict.fromkeys(
         Draws(secret.scope, defense.reveals, any(p.requires_grad for p in layer.parameters()))
         for layer in target.model.modules()

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from dosimeter.attacks import Attack, AverageRounds, LeaveOut, Search, Steps, presets
+from dosimeter.attacks import Attack, AverageRounds, LeaveOut, Search, Steps, Undo, presets
 from dosimeter.attacks.search import degraded, likelihoods, masks, treatments
 from dosimeter.auditing.result import Role
-from dosimeter.channel import Channel, Clip, Draws, Fact, Facts, Hides, Mask, Noise, Rounding
+from dosimeter.channel import Changing, Channel, Clip, Draws, Fact, Facts, Hides, Mask, Noise, Rounding, Transforms
 
 ROUNDS = 10
 """Updates of one batch that an attacker who averages waits for."""
@@ -67,8 +67,19 @@ def _against(fact: Fact, plain: Search, knowing: Search) -> Iterator[Contender]:
             without = replace(knowing, name="without", only=masks.Except(names=tuple(sorted(on))))
             yield Contender(without, "adaptive", "all tensors but those that are changed")
             yield Contender(LeaveOut(attack=plain), "adaptive", "without the defended tensor, found by trying all")
+        case Transforms(by) if by is not None:
+            yield from _against_transforms(by, plain)
         case Draws(scope="client"):
             yield from _against_keys(fact, plain)
+
+
+def _against_transforms(by: Changing, plain: Search) -> Iterator[Contender]:
+    """Against images that a defense changed in ways that it states: what is read is undone."""
+    undone = "the images that clients trained on are read, then what was done to them is undone"
+    yield Contender(Undo(attack=plain, by=by), "adaptive", undone)
+    yield Contender(Undo(attack=presets.analytic(), by=by), "adaptive", f"solved: {undone}")
+    about = "the images of before are searched through what was done to them"
+    yield Contender(Undo(attack=plain, by=by, jointly=True), "adaptive", about)
 
 
 def _against_draws(plain: Search) -> list[Contender]:

@@ -171,6 +171,10 @@ def verdict(trials: Sequence[Trial]) -> str:
     )
     if made := result.scores.transformed:
         words += f" {made.hits} are read as clients trained on them, {hit.originals} as they were."
+        ran = [(t.attack, t.result.scores.success) for t in attacks if t.result is not None]
+        name, most = max(ran, key=lambda each: each[1].originals or 0)
+        if (most.originals or 0) > (hit.originals or 0):
+            words += f" Of the originals {name} reads most, {most.originals} of {most.of}."
     words += f" What they answer: {result.settings['channel']}."
     control = next((t.result for t in trials if t.role == "control" and t.result is not None), None)
     if control is None:
