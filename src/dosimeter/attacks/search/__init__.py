@@ -6,7 +6,8 @@ optimisers   how it moves (lbfgs, cmaes)                                schedule
 moves        what is done to candidates after a step                    sampling     points around a candidate
 masks        which tensors are matched                                  spaces       where images are looked for
 treatments   what is supposed of numbers that clients draw inside the model
-objective    what is minimised                                          search       the loop itself
+objective    what is minimised                                          stopping     when a candidate is done
+search       all of it together                                         running      the loop itself
 """
 
 from dosimeter.attacks.search import likelihoods, masks, optimisers, priors, schedules, starts

@@ -12,7 +12,7 @@ from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.search import schedules
 from dosimeter.attacks.search.moves import Moved
 from dosimeter.attacks.search.objective import Draws, Objective, Unknowns, Values
-from dosimeter.attacks.search.stopping import SETTLED
+from dosimeter.attacks.search.stopping import Ends
 from dosimeter.attacks.stages import Beat, unheard
 from dosimeter.types import Curve, Ended, Observation, Outcome, Reconstruction, Target, Watch
 
@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from dosimeter.attacks.search.search import Search
 
 CURVE_POINTS = 200
-
-
-class _Ends(NamedTuple):
-    """What legs came to, where a search goes on in several."""
-
-    start: Tensor  # (n,) the loss before any
-    sum: Tensor  # (n,) of losses at the end of the leg that is under way
-    loss: Tensor  # (n,) the mean of such losses, of the leg that came lowest
-    match: Tensor  # (n,) the match at its end
-    x: Tensor  # (n, D) where that was
 
 
 class _State(NamedTuple):
@@ -45,7 +35,7 @@ class _State(NamedTuple):
     best_match: Tensor  # (n,) the match there
     best_x: Tensor  # (n, D) where that was
     waited: Tensor  # (n,) steps since then
-    ends: _Ends
+    ends: Ends
 
 
 class _Done(NamedTuple):
@@ -155,7 +145,7 @@ class Run:
             best_match=worst,
             best_x=x,
             waited=torch.zeros_like(owner),
-            ends=_Ends(start=worst, sum=torch.zeros_like(worst), loss=worst, match=worst, x=x),
+            ends=Ends(start=worst, sum=torch.zeros_like(worst), loss=worst, match=worst, x=x),
         )
 
     def _draw(self, name: str, sender: str, restart: int) -> Tensor:
@@ -193,30 +183,14 @@ class Run:
         )
 
     def _come_to(self, step: int, state: _State, values: Values) -> tuple[_State, Tensor]:
-        """What the leg under way comes to, and which candidates it was the last of: it improved none of their group."""
-        leg, ends = next(each for each in self.legs if step <= each.end), state.ends
-        if step == 0:
-            state = state._replace(ends=ends._replace(start=values.loss))
-        settled = torch.zeros_like(values.loss, dtype=torch.bool)
-        if len(self.legs) == 1 or step <= leg.end - leg.tail:
-            return state, settled
-        ends = ends._replace(sum=ends.sum + values.loss)
-        if step < leg.end:
-            return state._replace(ends=ends), settled
-        loss = ends.sum / leg.tail
-        lower = loss < ends.loss
-        if leg.begin:  # what the first leg came to is compared with nothing
-            # Densities have losses far above 0 at the truth too, where what fell so far is the smaller number.
-            least = torch.minimum(ends.loss.abs(), (ends.start - ends.loss).clamp_min(0))
-            group = self.groups[state.row]
-            settled = ~torch.isin(group, group[ends.loss - loss > SETTLED * least])
-        ends = ends._replace(
-            sum=torch.zeros_like(loss),
-            loss=torch.where(lower, loss, ends.loss),
-            match=torch.where(lower, values.match, ends.match),
-            x=torch.where(lower[:, None], state.x, ends.x),
-        )
-        return state._replace(ends=ends, waited=torch.zeros_like(state.waited)), settled
+        """What the leg under way comes to, and for which candidates it was the last."""
+        ends, groups = state.ends, self.groups[state.row]
+        if len(self.legs) == 1:
+            return state, torch.zeros_like(values.loss, dtype=torch.bool)
+        leg = next(each for each in self.legs if step <= each.end)
+        ends, settled = ends.after(step, leg, values.loss, values.match, state.x, groups)
+        waited = torch.zeros_like(state.waited) if step == leg.end else state.waited
+        return state._replace(ends=ends, waited=waited), settled
 
     def _release(
         self, step: int, state: _State, values: Values, draws: Draws, settled: Tensor, done: _Done

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import torch
+from torch import Tensor
+
 from dosimeter import checks
 
 AUTO: Literal["auto"] = "auto"
@@ -26,6 +29,41 @@ class Leg(NamedTuple):
     def tail(self) -> int:
         """Steps at its end whose mean loss is what it came to; one alone may have had lucky draws."""
         return max(1, (self.end - self.begin) // 8)
+
+
+class Ends(NamedTuple):
+    """What legs came to, of candidates that go on in several."""
+
+    start: Tensor  # (n,) the loss before any
+    sum: Tensor  # (n,) of losses at the end of the leg that is under way
+    loss: Tensor  # (n,) the mean of such losses, of the leg that came lowest
+    match: Tensor  # (n,) the match at its end
+    x: Tensor  # (n, D) where that was
+
+    def after(
+        self, step: int, leg: Leg, loss: Tensor, match: Tensor, x: Tensor, groups: Tensor
+    ) -> tuple["Ends", Tensor]:
+        """The same after the loss and match (n,) of that step at x (n, D), and who is done (n,): candidates of whose
+        group (n,) the leg that is over improved none."""
+        ends, settled = self, torch.zeros_like(loss, dtype=torch.bool)
+        if step == 0:
+            ends = ends._replace(start=loss)
+        if step > leg.end - leg.tail:
+            ends = ends._replace(sum=ends.sum + loss)
+        if step < leg.end:
+            return ends, settled
+        came = ends.sum / leg.tail
+        if leg.begin:  # what the first leg came to is compared with nothing
+            # Densities have losses far above 0 at the truth too, where what fell so far is the smaller number.
+            least = torch.minimum(ends.loss.abs(), (ends.start - ends.loss).clamp_min(0))
+            settled = ~torch.isin(groups, groups[ends.loss - came > SETTLED * least])
+        lower = came < ends.loss
+        return ends._replace(
+            sum=torch.zeros_like(came),
+            loss=torch.where(lower, came, ends.loss),
+            match=torch.where(lower, match, ends.match),
+            x=torch.where(lower[:, None], x, ends.x),
+        ), settled
 
 
 @dataclass(frozen=True, kw_only=True)
