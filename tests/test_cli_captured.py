@@ -111,6 +111,15 @@ def test_an_update_of_any_form_gives_its_image_away(here: Path, private: Victims
     assert (here / "run" / "report.html").read_text().startswith("<!doctype html>")
 
 
+def test_a_gate_exits_by_the_verdict(here: Path) -> None:
+    code, _, err = call(*SOLVE, *NO_DATA, *UPDATE, "--gate")
+    assert (code, err) == (1, "Fails: The update leaks: its image is certain.")
+    words = (*NO_DATA, "--overwrite", *UPDATE, "--gate", "--batch", "2", "--labels", "1,2", "--attack", "ig:steps=2")
+    code, _, err = call(*SOLVE[:-2], *words)
+    assert code == 3
+    assert err.startswith("Inconclusive: The audit cannot tell: its truth is not known")
+
+
 def test_weights_that_changed_at_an_unknown_rate_make_no_certificate(here: Path) -> None:
     code, _, err = call(*SOLVE, *NO_DATA, "--after", "after1.safetensors")
     assert code == 0, err

@@ -18,7 +18,9 @@ from dosimeter.attacks.counts import least_counts
 from dosimeter.attacks.solve.ratio import RatioSolver
 from dosimeter.auditing.captured import shadows as shadows_
 from dosimeter.auditing.captured.seeing import with_labels
+from dosimeter.auditing.captured.weighing import weigh_captured
 from dosimeter.auditing.job import Job
+from dosimeter.auditing.verdict import Kind
 from dosimeter.errors import DataError, SettingError, UpdateError
 from dosimeter.reports import page, standing
 from dosimeter.types import Curve, Ended, Outcome, Reconstruction, Victims
@@ -119,12 +121,79 @@ def test_the_truth_adds_scores_and_changes_nothing_else() -> None:
     shadows = some_victims(2, batch=2, seed=5)
     without, beside = (audited(truth, attack=SEARCH, shadows=shadows, truth=t) for t in (None, truth))
     assert beside.judged is not None
-    assert replace(beside.scores, judged=None) == without.scores
+    assert replace(beside.scores, judged=None, apart=None) == without.scores
     order = [int((image - without.images[0]).flatten(1).abs().sum(1).argmin()) for image in beside.images[0]]
     assert sorted(order) == [0, 1]
     assert torch.equal(without.images[0, order], beside.images[0])
     assert [record.label for record in beside.records] == truth.labels[0].tolist()
     assert beside.scores.judged.success.of == 2
+
+
+def noisy(sigma: float, steps: int, **more: object) -> dm.Captured:
+    """A capture of two images under noise, which no equations solve, with its labels granted."""
+    truth, noise = some_victims(1, batch=2), dm.defenses.GaussianNoise(sigma=sigma)
+    search = dm.presets.inverting_gradients(steps=steps, tv=0.0)
+    rng = torch.Generator().manual_seed(0)
+    update = {n: g + sigma * torch.randn(g.shape, generator=rng) for n, g in gradient(small_model(), truth).items()}
+    capture = dm.Capture(update, SHAPE, 2, truth.labels[0])
+    given_: dict[str, object] = {"attack": search, "defense": noise, "resources": QUIET}
+    if more.pop("beside_truth", False):
+        given_["truth"] = truth
+    return dm.captured(small_model(), capture, **given_ | more)  # type: ignore[arg-type]
+
+
+def test_what_is_certain_leaks_whoever_looks() -> None:
+    whole = audited(some_victims(1))
+    assert weigh_captured(whole).sentence == "The update leaks: its image is certain."
+    assert "verdict loud" in page.render(whole)
+    assert whole.document()["conclusion"]["kind"] == "leaks"
+    labels = audited(some_victims(1, batch=3), attack=SEARCH)
+    assert weigh_captured(labels).sentence.startswith("The update leaks: for certain it holds class ")
+
+
+def test_without_truth_and_shadows_nothing_can_be_told() -> None:
+    found = weigh_captured(noisy(0.1, 2))
+    assert found.kind is Kind.INCONCLUSIVE
+    assert "its truth is not known, and there are no shadows" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("sigma", "steps", "kind", "says"),
+    [
+        (1e-4, 120, Kind.LEAKS, "as updates of other images like it do: "),
+        (1e-4, 2, Kind.INCONCLUSIVE, "of the shadows, of 8 of 8 images the client's own step explains"),
+        (30.0, 60, Kind.NOT_SHOWN, "none of 4 updates of other images leaks, and its match is one like theirs"),
+    ],
+    ids=["read", "too short", "hidden"],
+)
+def test_shadows_speak_for_an_update_that_matches_like_them(sigma: float, steps: int, kind: Kind, says: str) -> None:
+    result = noisy(sigma, steps, shadows=some_victims(4, batch=2, seed=5))
+    if not (found := weigh_captured(result)).doubt.startswith("it was matched less well"):
+        assert (found.kind, says in found.sentence) == (kind, True), found
+    shadows = result.scores.shadows
+    assert sum(shadows.evidence.values()) == 8
+    assert shadows.truths is not None
+    assert len(shadows.truths) == 4
+    assert "verdict calm" not in page.render(result)  # nobody saw that a picture is wrong
+    best = replace(result, scores=replace(result.scores, shadows=replace(shadows, rank=1)))
+    assert weigh_captured(best).kind is kind
+    worst = replace(result, scores=replace(result.scores, shadows=replace(shadows, rank=5)))
+    assert weigh_captured(worst).kind is Kind.INCONCLUSIVE
+    assert "less well than each of the shadows" in weigh_captured(worst).sentence
+
+
+def test_a_picture_that_resembles_the_truth_is_never_calm() -> None:
+    """It is not read by the threshold, and one image is too few for a test."""
+    result = noisy(0.01, 100, beside_truth=True, scoring=dm.Scoring(threshold=0.9999))
+    assert result.judged is not None
+    assert result.judged.scores.success.hits == 0
+    assert result.judged.scores["ssim"].mean > result.judged.scores.baseline["ssim"].mean + 0.1
+    assert weigh_captured(result).kind is not Kind.NOT_SHOWN
+    hidden = replace(result.judged, scores=replace(result.judged.scores, evidence={"hidden": 2}))
+    found = weigh_captured(replace(result, judged=hidden))
+    assert found.kind is Kind.INCONCLUSIVE
+    assert "nearer to the truth (SSIM" in found.sentence
+    assert "verdict calm" not in page.render(replace(result, judged=hidden))
 
 
 def test_shadows_are_an_ordinary_audit_with_the_same_attack() -> None:

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from dosimeter import checks
 from dosimeter.auditing.captured.survey import Pooled
-from dosimeter.auditing.result import Result
-from dosimeter.auditing.verdict import weigh
+from dosimeter.auditing.captured.weighing import weigh_captured
+from dosimeter.auditing.result import Captured, Result
+from dosimeter.auditing.verdict import Kind, weigh
 from dosimeter.errors import SettingError, unknown
 from dosimeter.metrics import wilson
 
@@ -69,3 +70,14 @@ def judge(result: Result | Pooled, asked: dict[str, float]) -> Gate:
                 said = f"up to {claim.rate.high:.1%} may be {name}, with {claim.rate.hits:,} of {claim.rate.of:,}"
                 return Gate(INCONCLUSIVE, f"Inconclusive: {said}; use more victims to show less than {limit:.1%}.")
     return Gate(PASSES, f"Passes: {verdict.sentence}")
+
+
+def judge_captured(result: Captured) -> Gate:
+    """Whether one captured update is shown to leak, is not, or neither can be told; it has no rates to limit."""
+    found = weigh_captured(result)
+    code, word = {
+        Kind.LEAKS: (FAILS, "Fails"),
+        Kind.NOT_SHOWN: (PASSES, "Passes"),
+        Kind.INCONCLUSIVE: (INCONCLUSIVE, "Inconclusive"),
+    }[found.kind]
+    return Gate(code, f"{word}: {found.sentence}")

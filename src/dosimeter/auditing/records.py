@@ -208,6 +208,10 @@ class Shadows:
     rank: int | None = None  # of the captured update's match; None where there is no match to compare
     as_well: Rate | None = None  # images read of those that matched as well; None where none did
     less_well: Rate | None = None
+    truths: list[float | None] | None = None  # how well the shadows' own steps match
+    evidence: dict[str, int] = field(default_factory=dict)  # their images by what the attack on them says of privacy
+    leaks: str = ""  # what their updates leak
+    doubt: str = ""  # why it would be no evidence if they leaked nothing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dosimeter import plain, types
+from dosimeter.auditing.captured.weighing import weigh_captured
 from dosimeter.auditing.records import COMPLETE, Finding, ImageRecord, Summary
 from dosimeter.auditing.verdict import weigh
 from dosimeter.metrics import Rate
@@ -171,7 +172,9 @@ class Captured(Found):
     def document(self) -> dict[str, Any]:
         """Settings, threat model, scores and records as plain values."""
         ids = {} if self.judged is None else {"ids": list(self.judged.victims.ids)}
-        return self._document(captured=True, scores=plain.of(self.scores), **ids)
+        found = weigh_captured(self)
+        conclusion = {"kind": found.kind.value, "sentence": found.sentence}
+        return self._document(captured=True, conclusion=conclusion, scores=plain.of(self.scores), **ids)
 
 
 def clipped(images: Tensor) -> Tensor:

@@ -5,12 +5,15 @@ from typing import Any, NamedTuple, get_args
 
 import torch
 import typer
+from rich.markup import escape
 from torch import Tensor, nn
 
 from dosimeter import clients, data, fingerprint, models, rng, task, trees
 from dosimeter.auditing import Audit, Capture, Scoring, Updates, examine, part
+from dosimeter.auditing.gate import judge_captured
 from dosimeter.cli import options
 from dosimeter.cli.config import given, write_config
+from dosimeter.cli.console import err
 from dosimeter.cli.parts import attack_of, resources_of, scoring_of, told, written
 from dosimeter.defenses import Defense
 from dosimeter.drafts import reserve
@@ -43,8 +46,13 @@ def run(asked: options.Captured) -> None:
     with reserve(chosen, overwrite=asked.overwrite, numbered=asked.out is None) as (place, folder):
         write_config(place)
         result = written(place, lambda: examine(audit, material.capture, material.truth))
-    if told(result, folder, as_json=asked.json).status == "interrupted":
+    found = told(result, folder, as_json=asked.json)
+    if found.status == "interrupted":
         raise typer.Exit(130)
+    if asked.gate:
+        said = judge_captured(found)
+        err.print(escape(said.sentence), soft_wrap=True, highlight=False)
+        raise typer.Exit(said.code)
 
 
 def _check_options(asked: options.Captured) -> None:

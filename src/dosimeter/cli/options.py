@@ -211,6 +211,7 @@ class Captured(Output, Machine, Scores, Search, Task):
     shape: str | None = _of(_captured("Instead of --data: channels, height, width, as 3,32,32."), None)
     shadows: int = _of(_captured("Updates of images of --data to compare with."), 8)
     perturbed: str = _of(_captured("What its defense acts on: update (the change of weights) or steps."), "update")
+    gate: bool = _of(_score("Exit with 1 when the update leaks, 3 when that cannot be told."), False)
     overwrite: bool = _of(OVERWRITE, False)
 
 

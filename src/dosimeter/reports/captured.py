@@ -1,28 +1,29 @@
 """The page of a captured update."""
 
 from dosimeter.auditing import Captured
+from dosimeter.auditing.captured.weighing import weigh_captured
+from dosimeter.auditing.verdict import Kind
 from dosimeter.reports import figures, gallery, plot, sections, standing
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.pictures import embed
-from dosimeter.reports.words import blind_reads, number, verdict
+from dosimeter.reports.words import number, verdict
 
 
 def main(result: Captured) -> list[Html]:
     """The sections in reading order."""
     judged = result.judged
     about = "The truth was given for scores alone; the attack did not see it." if judged else standing.UNSEEN
-    head = verdict(judged) if judged else standing.certainty(result)
-    parts = (standing.doubt(result), standing.labels(result), standing.comparison(result))
-    rest = standing.said(result) if judged else " ".join(filter(None, parts))
+    found = weigh_captured(result)
     return [
         sections.banners(result),
         tag(
             "section",
-            tag("h2", head),
-            tag("p", rest),
+            tag("h2", found.sentence),
+            tag("p", verdict(judged)) if judged else Html(),
+            tag("p", standing.said(result)),
             tag("p", standing.CAVEAT + about),
             _tiles(result),
-            **_tone(result),
+            class_=_tone(found.kind, seen=judged is not None),
         ),
         sections.section(
             "images", "What the attack made of it", gallery.highlights(judged) if judged else _images(result)
@@ -38,13 +39,9 @@ def main(result: Captured) -> list[Html]:
     ]
 
 
-def _tone(result: Captured) -> dict[str, str]:
-    """Loud where an image is certain or, beside the truth, read; never calm without the truth."""
-    if judged := result.judged:
-        beyond = judged.scores.success.hits > blind_reads(judged)
-        return {"class_": "verdict loud" if beyond else "verdict calm"}
-    certain = result.scores.certificate.verdict == "recovered"
-    return {"class_": "verdict loud" if certain else "verdict warm"}
+def _tone(kind: Kind, *, seen: bool) -> str:
+    """Loud where it leaks; calm only beside the truth, since without it nobody can say that a picture is wrong."""
+    return f"verdict {'loud' if kind is Kind.LEAKS else 'calm' if kind is Kind.NOT_SHOWN and seen else 'warm'}"
 
 
 def _tiles(result: Captured) -> Html:

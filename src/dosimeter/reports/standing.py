@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from dosimeter.auditing import Captured
+from dosimeter.auditing.evidence import tally
 from dosimeter.auditing.records import Shadows
 from dosimeter.metrics import percent
 from dosimeter.reports.words import Share, count, number
@@ -108,6 +109,8 @@ def rates(result: Captured) -> list[Share]:
     ):
         if one.rank:
             found.append(Share(name, rate.text if rate else "none did", note))
+    if one.evidence:
+        found.append(Share("Shadows' evidence", tally(one.evidence), "what the attack says of each of their images"))
     if one.labels:
         guess = f"recovered from shadows' updates; an even guess {percent(one.labels.guess)} %"
         found.append(Share("Shadows' labels right", one.labels.text, guess))

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dosimeter.auditing import Captured, Outcome, Result, Survey
+from dosimeter.auditing.captured.weighing import weigh_captured
 from dosimeter.auditing.verdict import Kind, weigh
 from dosimeter.progress import duration
 from dosimeter.reports import standing, survey
@@ -54,7 +55,8 @@ def _print_captured(result: Captured, console: Console, say: "_Say") -> None:
     s = result.settings
     about = f"a captured update of {count(s['batch'], 'image')}, defense {s['defense']}"
     told = f"{standing.said(result)} {'' if result.judged else standing.UNSEEN}".strip()
-    body = Text.assemble(say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n", say(told))
+    head = (say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n")
+    body = Text.assemble(*head, say(weigh_captured(result).sentence, "bold"), "\n\n", say(told))
     console.print(Panel(body, box=box.ROUNDED, expand=False, padding=(0, 1)))
     console.print(_rows(("certain", "how much", "why"), standing.facts(result), say))
     if shares_ := standing.rates(result):

@@ -57,9 +57,9 @@ STUDY = Study(
         *(
             _row("cnn", 32, batch, step=f"local:steps={local},lr={lr}", trained=trained)
             for trained in (0, 200)
-            for local in (5, 10)
-            for lr in (0.01, 0.1)
+            for local, lr in ((5, 0.01), (5, 0.1), (10, 0.01), (10, 0.1))
             for batch in (4, 8, 16)
+            if not trained or (local, lr) != (10, 0.1)  # at which clients diverge
         ),
         _row("cnn", 32, 16, step="local:epochs=2,batch_size=4,lr=0.01,optimiser=momentum"),
         *(_row("cnn", *size, trained=steps) for steps in (50, 500) for size in ((64, 1), (64, 8), *_SIZES[1:])),

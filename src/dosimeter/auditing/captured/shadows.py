@@ -9,6 +9,7 @@ from torch import nn
 from dosimeter.attacks.solve.certificate import ROUNDING
 from dosimeter.auditing.records import Shadows
 from dosimeter.auditing.result import Result
+from dosimeter.auditing.verdict import Kind, weigh
 from dosimeter.defenses import Around, Moment
 from dosimeter.metrics import Rate
 from dosimeter.types import Gradient, Outcome, Reconstruction, Shape
@@ -52,7 +53,15 @@ def compare(match: float | None, found: Reconstruction, beside: Result | None, d
         )
     if Outcome.OUT_OF_TIME in beside.scores.unmeasured:
         return Shadows(left_out="the time was up before all shadows were attacked (--minutes)")
-    said = Shadows(updates=len(beside.victims.ids), labels=beside.scores.labels)
+    verdict = weigh(beside)
+    leaks = verdict.sentence.partition(": ")[2].rstrip(".") if verdict.kind is Kind.LEAKS else ""
+    said = Shadows(
+        updates=len(beside.victims.ids),
+        labels=beside.scores.labels,
+        evidence=beside.scores.evidence,
+        leaks=leaks,
+        doubt=verdict.doubt,
+    )
     if found.outcomes[0] is Outcome.LABELS:
         return said
     batch, threshold = beside.victims.batch, beside.scores.success.threshold
@@ -61,6 +70,7 @@ def compare(match: float | None, found: Reconstruction, beside: Result | None, d
     said = replace(
         said,
         matches=matches,
+        truths=[row[0].truth for row in rows],
         ssim=[sum(record.ssim for record in row) / batch for row in rows],
         success=beside.scores.success,
         blind=sum(record.blind_ssim >= threshold for record in beside.records),
