@@ -291,6 +291,7 @@ class Sweep(Planned):
     columns: str = _of(_output("What it has a column for."), "model")
     show: str = _of(_output("What stands in its cells: ssim, read, verdict, accuracy, ..."), "ssim")
     retry_failed: bool = _of(_output("Run those again that failed."), False)
+    on: str = _of(_machine("Where trials run: here, in turn; or local:2, two processes of one thread each."), "here")
 
 
 STORE = typer.Argument(metavar="STORE", help="The folder of a sweep.")

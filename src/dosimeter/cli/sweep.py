@@ -32,7 +32,7 @@ def run(asked: options.Sweep) -> None:
         return
     write_config(folder)
     with going_on(folder), _live() as tell:
-        found = sweep(trials, store=folder, retry_failed=asked.retry_failed, told=tell)
+        found = sweep(trials, store=folder, on=asked.on, retry_failed=asked.retry_failed, told=tell)
     head, cells = found.grid(asked.rows, asked.columns, asked.show)
     table = Table(*map(escape, head), box=None, pad_edge=False)
     for row in cells:
@@ -79,12 +79,10 @@ def _live() -> Iterator[Any]:
     with Live(console=err, auto_refresh=False, transient=True) as live:
 
         def tell(progress: Progress) -> None:
-            table = Table(
-                "done", "kept", "failed", "elsewhere", "left", "time left", "running", box=None, pad_edge=False
-            )
+            table = Table("done", "kept", "failed", "left", "time left", "running", box=None, pad_edge=False)
             rest = "" if progress.remaining is None else duration(progress.remaining)
-            counts = (progress.done, progress.kept, progress.failed, progress.elsewhere, progress.left)
-            table.add_row(*map(str, counts), rest, escape(progress.running))
+            counts = (progress.done, progress.kept, progress.failed, progress.left)
+            table.add_row(*map(str, counts), rest, escape("\n".join(progress.running)))
             live.update(table, refresh=True)
 
         yield tell

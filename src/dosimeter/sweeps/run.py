@@ -1,18 +1,24 @@
 """Many trials as one: those that the store has cost nothing, the others run in turn or side by side."""
 
+import multiprocessing
+import multiprocessing.connection
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dosimeter.auditing import Interrupted
-from dosimeter.errors import DosimeterError
+import torch
+
+from dosimeter.errors import DosimeterError, SettingError
 from dosimeter.federated import Training
 from dosimeter.sweeps.store import Entry, Status, Store
 from dosimeter.sweeps.table import Table
 from dosimeter.sweeps.trial import Prepared, Trial, product_of, trained_numbers
+
+HERE, LOCAL = "here", "local"
+"""Where trials run."""
 
 WAIT = 0.5
 """Seconds between two looks at trials that another process runs."""
@@ -22,22 +28,35 @@ WAIT = 0.5
 class Progress:
     """How far a sweep is, for whoever shows it."""
 
-    trials: Sequence[Prepared]
-    kept: int = 0  # that the store had
+    digests: frozenset[str]
+    before: frozenset[str]  # those that were done when it began
+    workers: int = 1
     done: int = 0
     failed: int = 0
-    elsewhere: int = 0  # that other processes run
-    running: str = ""
-    seconds: list[float] = field(default_factory=list)  # of those that were run here
+    running: tuple[str, ...] = ()  # their words, here and in other processes
+    seconds: float = 0.0  # of those that were done since
+
+    @property
+    def kept(self) -> int:
+        return len(self.before)
 
     @property
     def left(self) -> int:
-        return len(self.trials) - self.kept - self.done - self.failed
+        return len(self.digests) - self.kept - self.done - self.failed
 
     @property
     def remaining(self) -> float | None:
         """Seconds that the rest may take by those that were run; None before the first."""
-        return sum(self.seconds) / len(self.seconds) * self.left if self.seconds else None
+        return self.seconds / self.done * self.left / self.workers if self.done else None
+
+    def look(self, store: Store) -> "Progress":
+        """As the store says it is by now."""
+        mine = [each for each in store.entries() if each.digest in self.digests]
+        new = [each for each in mine if each.status is Status.DONE and each.digest not in self.before]
+        self.done, self.seconds = len(new), sum(each.seconds or 0.0 for each in new)
+        self.failed = sum(each.status is Status.FAILED for each in mine)
+        self.running = tuple(_said(each.words) for each in mine if each.status is Status.RUNNING)
+        return self
 
 
 Told = Callable[[Progress], None]
@@ -47,6 +66,7 @@ def sweep(
     axes: Mapping[str, Any] | Sequence[Trial],
     *,
     store: str | Path = "sweep",
+    on: str = HERE,
     retry_failed: bool = False,
     told: Told | None = None,
 ) -> Table:
@@ -55,69 +75,101 @@ def sweep(
     Args:
         axes: {setting of `Trial`: value or values}, of which every combination is tried; or trials.
         store: the folder of trials, which is made; other sweeps may share it.
+        on: "here", one after another with all cores; or "local:2", two processes of one thread each.
         retry_failed: run those again that failed before.
         told: how far it is, whenever that changes.
     """
     trials = list(product_of(axes)) if isinstance(axes, Mapping) else list(axes)
     prepared = list({each.digest: each for each in map(Trial.prepare, trials)}.values())
-    progress = Progress(prepared)
-    tell = told or (lambda _: None)
+    workers, wanted = _workers(on), frozenset(each.digest for each in prepared)
     with Store(store) as kept:
-        for one in _in_turn(kept, prepared, progress, tell, retry_failed):
-            _run(kept, one, progress, tell)
+        if retry_failed:
+            kept.prune(each.digest for each in kept.entries(Status.FAILED) if each.digest in wanted)
+        before = wanted & {each.digest for each in kept.entries(Status.DONE)}
+        progress = Progress(wanted, before, workers or 1)
+
+        def tell() -> None:
+            if told:
+                told(progress.look(kept))
+
+        if workers:
+            _side_by_side(trials, kept.folder, workers, tell)
+        _take(kept, prepared, tell)  # all, or what is left where processes were killed
         entries = {each.digest: each for each in kept.entries()}
         found = [(each.trial, entries[each.digest]) for each in prepared if each.digest in entries]
         accuracies = {each.digest: entries.get(each.training or "") for each in prepared}
     return Table([_row(trial, entry, accuracies[entry.digest]) for trial, entry in found])
 
 
-def _in_turn(
-    store: Store, trials: Sequence[Prepared], progress: Progress, tell: Told, again: bool
-) -> Iterator[Prepared]:
-    """Trials to run, each claimed; those of other processes are looked at again once all others are done."""
+def _workers(on: str) -> int:
+    """How many processes of their own; none for this one."""
+    place, _, many = on.partition(":")
+    if on == HERE:
+        return 0
+    if place != LOCAL or not many.isdecimal() or int(many) < 1:
+        raise SettingError(f"Expected a place to run trials (--on), here or local:2, got {on!r}.")
+    return int(many)
+
+
+def _side_by_side(trials: Sequence[Trial], folder: Path, workers: int, tell: Callable[[], None]) -> None:
+    """Have processes take trials from the store until none is left."""
+    spawned = multiprocessing.get_context("spawn")
+    working = [spawned.Process(target=_work, args=(list(trials), str(folder)), daemon=True) for _ in range(workers)]
+    for each in working:
+        each.start()
+    try:
+        while any(each.is_alive() for each in working):
+            multiprocessing.connection.wait([each.sentinel for each in working if each.is_alive()], WAIT)
+            tell()
+    finally:
+        for each in working:
+            each.terminate()
+            each.join()
+
+
+def _work(trials: list[Trial], folder: str) -> None:
+    """A process that takes trials until none is left, on one thread."""
+    torch.set_num_threads(1)
+    with Store(folder) as store:
+        _take(store, [each.prepare() for each in trials], lambda: None, workers=1)
+
+
+def _take(store: Store, trials: Sequence[Prepared], tell: Callable[[], None], workers: int | None = None) -> None:
+    """Run all that can be claimed; those of other processes are looked at again once all others are done."""
     left = list(trials)
     while left:
         waiting = []
         for one in left:
-            if store.claim(one.digest, "audit", one.trial.words, uses=one.training, again=again):
-                yield one
+            if store.claim(one.digest, "audit", one.trial.words, uses=one.training):
+                tell()
+                _run(store, one, workers)
                 continue
             entry = store.entry(one.digest)
             if entry is None or entry.status is Status.RUNNING:
                 waiting.append(one)
-            elif entry.status is Status.DONE:
-                progress.kept += 1
-            else:
-                progress.failed += 1
-        progress.elsewhere = len(waiting)
-        tell(progress)
+        tell()
         if waiting and len(waiting) == len(left):
             time.sleep(WAIT)
         left = waiting
 
 
-def _run(store: Store, one: Prepared, progress: Progress, tell: Told) -> None:
+def _run(store: Store, one: Prepared, workers: int | None) -> None:
     """One claimed trial, with its training where it has one; what fails is kept and stops nothing else."""
-    progress.running = ", ".join(f"{key} {value}" for key, value in one.trial.words.items()) or "all by default"
-    tell(progress)
-    began = time.monotonic()
     try:
-        trained = _trained(store, one) if one.training else None
-        store.finish(one.digest, one.run(trained))
-        progress.done += 1
-        progress.seconds.append(time.monotonic() - began)
-    except (KeyboardInterrupt, Interrupted):
+        trained = _trained(store, one, workers) if one.training else None
+        store.finish(one.digest, one.run(trained, workers=workers))
+    except KeyboardInterrupt:
         store.release(one.digest)
         raise KeyboardInterrupt from None
     except Exception as error:  # whatever a part of the user's raises is kept for them to see
-        why = str(error) if isinstance(error, DosimeterError) else traceback.format_exc()
-        store.fail(one.digest, why)
-        progress.failed += 1
-    progress.running = ""
-    tell(progress)
+        store.fail(one.digest, str(error) if isinstance(error, DosimeterError) else traceback.format_exc())
 
 
-def _trained(store: Store, one: Prepared) -> Training:
+def _said(words: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in words.items()) or "all by default"
+
+
+def _trained(store: Store, one: Prepared, workers: int | None) -> Training:
     """The training that a trial needs: what the store has, or what comes of it now; others wait for it."""
     assert one.training is not None
     words = {
@@ -126,11 +178,11 @@ def _trained(store: Store, one: Prepared) -> Training:
     while not store.claim(one.training, "training", words, again=True):
         entry = store.entry(one.training)
         if entry is not None and entry.status is Status.DONE:
-            return one.train(store.place(one.training))  # which reads what is there
+            return one.train(store.place(one.training), workers=workers)  # which reads what is there
         time.sleep(WAIT)
     began = time.monotonic()
     try:
-        found = one.train(store.place(one.training))
+        found = one.train(store.place(one.training), workers=workers)
     except BaseException:
         store.release(one.training)
         raise

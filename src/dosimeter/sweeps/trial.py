@@ -68,18 +68,18 @@ class Prepared(NamedTuple):
     federation: Federation | None
     training: str | None  # the digest of the training, where there is one
 
-    def run(self, trained: Training | None = None) -> Result:
-        """Attack; after Ctrl-C `Interrupted` is raised."""
-        audit = self.audit
+    def run(self, trained: Training | None = None, *, workers: int | None = None) -> Result:
+        """Attack, on so many threads; after Ctrl-C `Interrupted` is raised."""
+        audit = replace(self.audit, resources=replace(self.audit.resources, workers=workers))
         if self.federation is not None:
             assert trained is not None
             audit = replace(audit, model=self.federation.model, defense=as_audited(self.federation, trained))
         return perform(audit) if self.steps is None else audit_all(audit, steps=self.steps)
 
-    def train(self, folder: Path) -> Training:
+    def train(self, folder: Path, *, workers: int | None = None) -> Training:
         """The training that it needs, which goes on from what the folder has."""
         assert self.federation is not None
-        return train(self.federation, folder=folder, processes=False)
+        return train(self.federation, folder=folder, processes=False, workers=workers, progress=False)
 
 
 def trained_numbers(found: Training) -> dict[str, Any]:
