@@ -14,6 +14,8 @@ from dosimeter.store import update_folder
 
 ABREAST = 4
 """Images of one update in the grid."""
+ROUNDS = 6
+"""Rounds in the table on a terminal."""
 LINES = 6
 """Clients with a line of their own over the rounds, the most exposed ones."""
 EXPOSED = (
@@ -34,17 +36,18 @@ def cell(entry: Entry | None) -> str:
         said.append(f"SSIM {entry.ssim:.2f}, {judged.success.hits:,} of {judged.success.of:,} read")
     if entry.certain:
         said.append("certain" if entry.certain == 1 else f"{100 * entry.certain:.0f} % certain")
-    elif entry.ssim is None and beside is not None:
-        said.append(f"{beside.hits:,} of {beside.of:,} shadows like it read")
-    elif entry.ssim is None and entry.attack is not None:
+    if entry.ssim is None and entry.finding.shadows.rank:
+        like = f"{beside.hits:,} of {beside.of:,} shadows that match as well read" if beside else ""
+        said.append(like or "matches better than every shadow")
+    elif entry.ssim is None and entry.attack is not None and not entry.certain:
         said.append(f"match {number(entry.finding.match)}")
     if labels is not None:
         said.append(f"{labels.hits:,} of {labels.of:,} labels {'right' if judged else 'certain'}")
-    if judged is None and entry.finding.labels.found:
+    found = entry.finding.labels.found if judged is None else None
+    if found and (labels is None or labels.hits < labels.of):
         right = entry.finding.shadows.labels
         said.append(
-            f"{len(entry.finding.labels.found):,} labels found"
-            + (f", {percent(right.rate)} % right on shadows" if right else "")
+            f"{count(len(found), 'label')} found" + (f" ({percent(right.rate)} % right on shadows)" if right else "")
         )
     if entry.pool:
         said.append(f"{entry.pool.hits:,} of {entry.pool.of:,} told from a pool")
@@ -54,10 +57,15 @@ def cell(entry: Entry | None) -> str:
 
 
 def grid(survey: Survey) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: a client each, and at the end what all of them leak on average."""
-    head = ["client", *(f"round {round_}" for round_ in survey.rounds)]
-    rows = [[client, *(cell(survey.of(client, r)) for r in survey.rounds)] for client in survey.clients]
-    return head, [*rows, ["all, mean exposure", *(f"{over(survey, r):.2f}" for r in survey.rounds)]]
+    """Head and rows: a client each, and at the end what all of them leak on average. Of many rounds an even choice."""
+    every = survey.rounds
+    rounds = every if len(every) <= ROUNDS else [every[k * (len(every) - 1) // (ROUNDS - 1)] for k in range(ROUNDS)]
+    head = [
+        "client" if rounds == every else f"client, {ROUNDS} of {len(every)} rounds",
+        *(f"round {r}" for r in rounds),
+    ]
+    rows = [[client, *(cell(survey.of(client, r)) for r in rounds)] for client in survey.clients]
+    return head, [*rows, ["all, mean exposure", *(f"{over(survey, r):.2f}" for r in rounds)]]
 
 
 def over(survey: Survey, round_: int) -> float:

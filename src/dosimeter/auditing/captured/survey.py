@@ -64,8 +64,10 @@ class Entry:
     @property
     def exposed(self) -> float:
         """How much of its images is known to be out, from 0 to 1: SSIM or else certain, or read on shadows like it."""
-        beside = None if self.finding is None else self.finding.shadows.as_well
-        like = 0.0 if beside is None or self.ssim is not None else beside.rate
+        beside = None if self.finding is None or not self.finding.shadows.rank else self.finding.shadows
+        # All of them, where it matches better than each.
+        rate = None if beside is None or self.ssim is not None else beside.as_well or beside.success
+        like = 0.0 if rate is None else rate.rate
         named = len(self.named) / self.images
         told = 0.0 if self.pool is None else (self.pool.rate - self.pool.chance) / (1 - self.pool.chance)
         return max(self.certain, self.ssim or 0.0, like, named, told)
@@ -102,8 +104,8 @@ class Survey:
 
     @property
     def clients(self) -> list[str]:
-        """In the order in which they first came."""
-        return list(dict.fromkeys(each.client for each in sorted(self.entries, key=lambda e: (e.round, e.node))))
+        """By their numbers."""
+        return sorted({each.client for each in self.entries}, key=lambda name: (len(name), name))
 
     def of(self, client: str, round_: int) -> Entry | None:
         return next((each for each in self.entries if (each.client, each.round) == (client, round_)), None)
