@@ -22,7 +22,7 @@ from dosimeter.cli import app
 from dosimeter.clients import LocalTraining, optimisers
 from dosimeter.data import load, pick
 from dosimeter.errors import SettingError
-from dosimeter.federated import survey
+from dosimeter.federated import plan, survey, update
 from dosimeter.federated.facts import trained
 from dosimeter.federated.kept import Kept, read_kept
 from dosimeter.types import Victims
@@ -62,7 +62,7 @@ def federation(
     train: bool = True,
     noise: float = 0.0,
     **config: Any,
-) -> survey.Batches:
+) -> plan.Batches:
     """What Keep would have written of clients that take plain steps; the truth of every update."""
     truth, model = {}, make().train(train)
     for round_ in range(1, rounds + 1):
@@ -111,7 +111,7 @@ def test_training_is_read_from_messages_and_batch_norms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("update", "missing"),
+    ("seen", "missing"),
     [
         (kept(1), r"the learning rate \(lr\), the number of local steps"),
         (kept(1, {"lr": True, "steps": 1}), "the learning rate"),
@@ -121,10 +121,10 @@ def test_training_is_read_from_messages_and_batch_norms() -> None:
         (kept(None, {"lr": 0.1, "steps": 1}), "--batch"),
     ],
 )
-def test_what_cannot_be_read_is_asked_for_and_never_assumed(update: Kept, missing: str) -> None:
+def test_what_cannot_be_read_is_asked_for_and_never_assumed(seen: Kept, missing: str) -> None:
     with pytest.raises(SettingError, match=missing):
-        trained(update, make())
-    assert trained(update, make(), said=LocalTraining(steps=1, lr=0.1), batch=4).lr == 0.1
+        trained(seen, make())
+    assert trained(seen, make(), said=LocalTraining(steps=1, lr=0.1), batch=4).lr == 0.1
 
 
 def test_what_contradicts_itself_is_said() -> None:
@@ -140,16 +140,14 @@ def test_what_contradicts_itself_is_said() -> None:
 def test_clients_that_train_with_the_statistics_of_their_batch_are_read_without_a_word_on_them(tmp_path: Path) -> None:
     truth = federation(tmp_path)
     found = survey.audit(
-        tmp_path, make(), shape=(1, 12, 12), attack="ig:steps=150,tv=0.001,lr=0.05", beside=survey.Beside(truth=truth)
+        tmp_path, make(), shape=(1, 12, 12), attack="ig:steps=60,tv=0.001,lr=0.1", beside=plan.Beside(truth=truth)
     )
     assert [each.trained for each in found.entries] == ["1 step at lr 0.01, batch norm by its batch"] * 6
-    scores = sorted(each.ssim or 0.0 for each in found.entries)
-    assert scores[0] > 0.8  # by the model's own statistics it is 0.1
-    assert scores[1] > 0.97
+    assert min(each.ssim or 0.0 for each in found.entries) > 0.97, [each.ssim for each in found.entries]
     assert "6 of 6 images are read" in found.verdict.sentence
     assert not found.verdict.doubt
-    which = survey.Which(rounds=(1,), batch_norm="running")
-    how: dict[str, Any] = {"attack": "ig:steps=20", "which": which, "beside": survey.Beside(truth=truth)}
+    which = plan.Which(rounds=(1,), batch_norm="running")
+    how: dict[str, Any] = {"attack": "ig:steps=20", "which": which, "beside": plan.Beside(truth=truth)}
     wrong = survey.audit(tmp_path, make(), shape=(1, 12, 12), **how)
     assert "not what the truth gives by this training" in wrong.verdict.doubt
 
@@ -163,8 +161,8 @@ def test_reading_and_auditing_what_was_kept_does_not_need_flower() -> None:
 def test_large_batches_are_told_by_their_labels_and_from_a_pool(train: bool, tmp_path: Path) -> None:
     truth = federation(tmp_path, rounds=1, nodes=1, n=40, train=train, **{"local-steps": 1})
     others = batch(2, 0, 160)
-    pool = survey.Pool(others.images[0], others.labels[0])
-    (one,) = survey.audit(tmp_path, make(), shape=(1, 12, 12), beside=survey.Beside(truth=truth, pool=pool)).entries
+    pool = plan.Pool(others.images[0], others.labels[0])
+    (one,) = survey.audit(tmp_path, make(), shape=(1, 12, 12), beside=plan.Beside(truth=truth, pool=pool)).entries
     assert one.left_out == {"images": "40 images, more than 16 (--most)"}
     assert one.labels is not None
     assert one.labels.rate > 0.9
@@ -173,9 +171,9 @@ def test_large_batches_are_told_by_their_labels_and_from_a_pool(train: bool, tmp
     assert one.pool.rate > 0.95
     # Without the truth, images of the pool are named where it explains the whole update, and only then.
     private = truth[1, 0]
-    whole = survey.Pool(torch.cat([pool.images, private.images[0]]), torch.cat([pool.labels, private.labels[0]]))
+    whole = plan.Pool(torch.cat([pool.images, private.images[0]]), torch.cat([pool.labels, private.labels[0]]))
     with_all, with_none = (
-        survey.audit(tmp_path, make(), shape=(1, 12, 12), beside=survey.Beside(pool=each)).entries[0]
+        survey.audit(tmp_path, make(), shape=(1, 12, 12), beside=plan.Beside(pool=each)).entries[0]
         for each in (whole, pool)
     )
     assert set(with_all.named) == set(range(160, 200))
@@ -207,7 +205,7 @@ def run(*words: str) -> Any:
     return CliRunner().invoke(app, ["audit", "--model", "mine.py:make", "--shape", "1,12,12", *words])
 
 
-def write_truth(folder: Path, truth: survey.Batches) -> None:
+def write_truth(folder: Path, truth: plan.Batches) -> None:
     for (round_, node), private in truth.items():
         place = folder / f"round-{round_}"
         place.mkdir(parents=True, exist_ok=True)
@@ -239,10 +237,10 @@ def test_a_federation_is_audited_from_its_folder(here: Path) -> None:
 
 
 def test_a_killed_audit_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    federation(here / "kept", rounds=1)
+    federation(here / "kept", rounds=1, train=False, **{"local-steps": 1})
     words = ["--kept", "kept", "--attack", "ig:labels=idlg", "--steps", "2", "--out"]
     whole = run(*words, "whole", "--json")
-    real, seen = survey.examine, list[int]()
+    real, seen = update.examine, list[int]()
 
     def stopped(*given: Any, **more: Any) -> Any:
         seen.append(1)
@@ -250,7 +248,7 @@ def test_a_killed_audit_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> 
             raise KeyboardInterrupt
         return real(*given, **more)
 
-    monkeypatch.setattr(survey, "examine", stopped)
+    monkeypatch.setattr(update, "examine", stopped)
     cut = run(*words, "cut")
     assert cut.exit_code == 130, cut.output
     assert len(store.read("cut").entries) == 1  # type: ignore[union-attr]

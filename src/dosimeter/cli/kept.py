@@ -22,7 +22,9 @@ from dosimeter.drafts import reserve
 from dosimeter.errors import DataError, SettingError
 from dosimeter.federated.facts import EXAMPLE, Trained
 from dosimeter.federated.kept import ROUND
-from dosimeter.federated.survey import Audited, Batches, Beside, Facts, Plan, Pool, Which, known, run, surveyed
+from dosimeter.federated.plan import Batches, Beside, Plan, Pool, Which
+from dosimeter.federated.survey import Facts, known, run, surveyed
+from dosimeter.federated.update import Audited
 from dosimeter.reports import pipelines
 from dosimeter.reports.survey import cell
 from dosimeter.types import Shape

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from dosimeter import networks
 from dosimeter.errors import DataError, UpdateError
-from dosimeter.types import BatchNorm, Gradient
+from dosimeter.types import BatchNorm, Gradient, Shape
 
 BEFORE, ROUND = "before.safetensors", "round.json"
 
@@ -55,19 +57,26 @@ class Kept(NamedTuple):
         counts = {int(after[name].long() - before[name].long()) for name in names}
         return counts.pop() if len(counts) == 1 and min(counts) > 0 else None
 
-    def as_trained(self, model: nn.Module) -> nn.Module:
-        """The model as it was in the client's passes: batch norms have the mean statistics of its batches.
+    def as_trained(self, model: nn.Module, shape: Shape, images: int) -> nn.Module:
+        """The model as it was in the client's passes on so many images: batch norms have the statistics of its batches.
 
-        Every pass moves running statistics by a share m towards those of its batch, r' = (1 - m) r + m s.
+        Every pass moves running statistics by a share m towards those of its batch, r' = (1 - m) r + m s, with the
+        variance over n - 1; of one pass they are exact, of several they are about their mean.
         """
-        made, after = self.model(model), _named(self.after, model)
-        for name, layer in made.named_modules():
-            if isinstance(layer, _BatchNorm) and layer.running_mean is not None and layer.running_var is not None:
-                passes = self.batches(model) or 1
-                share = 1 - (1 - layer.momentum) ** passes if layer.momentum else 1.0
-                for old, key in ((layer.running_mean, "running_mean"), (layer.running_var, "running_var")):
-                    old.add_((after[f"{name}.{key}"] - old) / share)
-                layer.running_var.clamp_(min=0)
+        made, after, passes = self.model(model), _named(self.after, model), self.batches(model) or 1
+        blank = torch.zeros(1, *shape)
+        with torch.no_grad():
+            seen = networks.watch(made.eval(), lambda: made(blank), lambda _, layer: isinstance(layer, _BatchNorm))
+        for name, layer, x, _ in seen:
+            assert isinstance(layer, _BatchNorm)
+            if layer.running_mean is None or layer.running_var is None or f"{name}.running_mean" not in after:
+                continue
+            last = after.get(f"{name}.num_batches_tracked")
+            told = 1 - (1 - layer.momentum) ** passes if layer.momentum else passes / max(passes, int(last or 1))
+            n = images * max(1, x[0, 0].numel())
+            for old, key, factor in ((layer.running_mean, "mean", 1.0), (layer.running_var, "var", (n - 1) / n)):
+                old.add_((after[f"{name}.running_{key}"] - old) / told).mul_(factor)
+            layer.running_var.clamp_(min=0)
         return made
 
 

@@ -9,7 +9,9 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from dosimeter import engine
+import torch
+
+from dosimeter import clients, engine
 from dosimeter.attacks import Attack
 from dosimeter.auditing.captured.certainty import certify, labels_said
 from dosimeter.auditing.captured.seeing import Capture, Seen, see, with_labels
@@ -26,17 +28,28 @@ from dosimeter.auditing.watches import Watches
 from dosimeter.clients import LocalTraining
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import bar
-from dosimeter.types import Outcome, Reconstruction, Victims
+from dosimeter.types import Outcome, Reconstruction, Statistics, Victims
 
 
-def examine(audit: Audit, capture: Capture, truth: Victims | None = None, *, beside: Result | None = None) -> Captured:
+def examine(
+    audit: Audit,
+    capture: Capture,
+    truth: Victims | None = None,
+    *,
+    beside: Result | None = None,
+    really: Audit | None = None,
+) -> Captured:
     """`captured`, for whoever has its arguments together already; the victims of the audit are the shadows.
 
-    `beside` is what `shadowed` gave for another update of the same step on as many images at the same weights.
+    Args:
+        beside: what `shadowed` gave for another update of the same step on as many images at the same weights.
+        really: how the client trained, where the attack simulates it in another way; the truth is held against this.
     """
     audit, capture = _resolved(audit, capture)
     _check(audit, capture, truth)
     seen, compared = see(audit, capture), audit.victims is not None and beside is None
+    if really is not None:
+        seen = seen._replace(client=see(_resolved(really, capture)[0], capture).client)
     if compared:
         Job(_like(audit, capture))  # which refuses what does not fit, before any work
     began = time.perf_counter()
@@ -78,6 +91,27 @@ def shadowed(audit: Audit, capture: Capture) -> Result:
     if cut or beside is None:
         raise KeyboardInterrupt
     return beside
+
+
+def unlike(audit: Audit, capture: Capture, found: Captured, statistics: Statistics) -> float:
+    """How far, relatively, the client's step on images that were found is from what it sent.
+
+    Counted are its update and the statistics of its batch norms, {layer: mean and variance (C,)}, which tell a contrast
+    that the update hardly does.
+    """
+    audit, capture = _resolved(audit, capture)
+    seen = see(audit, capture)
+    labels = [record.label_used for record in found.records]
+    if None in labels:
+        return math.inf
+    images = found.images.to(seen.client.target.mean)
+    own = clients.statistics(seen.client.target, images[0])
+    gaps = [
+        torch.cat([(own[name][0] - mean) / variance.sqrt(), (own[name][1] / variance).sqrt() - 1])
+        for name, (mean, variance) in statistics.items()
+    ]
+    batch = Victims(found.images, torch.tensor([labels]), torch.arange(len(labels))[None], ("found",))
+    return _apart(seen, batch) + float(torch.cat(gaps).nan_to_num(1.0, 1.0, 1.0).square().mean().sqrt())
 
 
 def _resolved(audit: Audit, capture: Capture) -> tuple[Audit, Capture]:

@@ -20,8 +20,9 @@ from dosimeter.federated.flower.here import Here, run_here
 from dosimeter.federated.flower.keep import Keep
 from dosimeter.federated.flower.server import Rounds, server_app
 from dosimeter.federated.kept import Kept, read_kept
+from dosimeter.federated.plan import Beside, Pool, Which
 from dosimeter.federated.setup import Setup
-from dosimeter.federated.survey import Beside, Pool, Which, audit
+from dosimeter.federated.survey import audit
 
 __all__ = [
     "Beside",
