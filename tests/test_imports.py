@@ -43,7 +43,7 @@ ALLOWED = {
     | {"networks", "attacks", "auditing", "engine", "federated", "metrics", "models", "reports"},
     "task": VOCABULARY | {"data", "models", "spec"},
     "studies": VOCABULARY | PARTS | {"auditing", "federated", "spec", "task"},
-    "federated": VOCABULARY | PARTS | {"auditing", "spec", "task"},
+    "federated": VOCABULARY | PARTS | {"auditing", "networks", "spec", "task"},
     "flower": {"federated"},
     "sweeps": VOCABULARY | PARTS | {"auditing", "drafts", "federated", "spec", "store", "task"},
     "cli": VOCABULARY

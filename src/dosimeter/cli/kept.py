@@ -98,8 +98,6 @@ def _check_options(asked: options.Audit) -> None:
     """Refuse options that miss another or exclude each other."""
     said = given()
     refuse("A federation's kept updates are all that it sent", *ALONE)
-    if asked.minutes is not None:
-        raise SettingError("--minutes bounds one audit, and kept updates have one each; choose rounds instead (--at).")
     if guessed := [said[name] for name in GUESSED if name in said]:
         raise SettingError(f"How clients trained is read or said ({EXAMPLE}), not guessed; leave {guessed[0]} out.")
     if asked.attack.partition(":")[0] == "auto":

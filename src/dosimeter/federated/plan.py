@@ -61,7 +61,8 @@ class Plan:
     def made(self) -> str:
         """The fingerprint of all that determines what comes of an update, without the update itself."""
         audit, beside = self.audit, self.beside
-        parts = [audit.model, audit.attack, audit.defense, audit.loss, audit.seed, audit.scoring, audit.resources.dtype]
+        parts = [audit.model, audit.attack, audit.defense, audit.loss, audit.seed, audit.scoring]
+        parts += [audit.resources.dtype, audit.resources.minutes]
         others = [beside.truth, beside.dataset and beside.dataset.fingerprint, beside.shadows, beside.split]
         try:
             return fingerprint.of([fingerprint.code(), parts, self.shape, self.said, self.which, others])

@@ -1,5 +1,6 @@
 """The audit of a whole federation: every update that its server kept, by client and round."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -126,10 +127,13 @@ def run(
     """Audit the updates one after another; `kept` are results of before, by what made them."""
     facts = known(folder, plan) if facts is None else facts
     beside: dict[str, Result] = {}
+    until = time.monotonic() + plan.audit.resources.seconds
     with bar(f"{plan.audit.attack.name}, kept updates", len(facts), show=plan.audit.resources.progress) as advance:
         for done, each in enumerate(_updates(folder, plan)):
             advance(done, f"round {each.round}, node {each.node}")
-            found = Update(plan, each, beside, kept or {}).audited(facts[each.round, each.node])
+            left = max(1e-3, until - time.monotonic()) / 60 / (len(facts) - done)  # an even share of it
+            minutes = None if plan.audit.resources.minutes is None else left
+            found = Update(plan, each, beside, kept or {}, minutes).audited(facts[each.round, each.node])
             yield found
             if found.result is not None and found.result.status == INTERRUPTED:
                 return

@@ -45,6 +45,7 @@ class Update:
     kept: Kept
     beside: dict[str, Result]  # audits of shadows, which updates share
     before: Mapping[str, Captured]  # results of an earlier run
+    minutes: float | None = None  # for all attacks on it
 
     def audited(self, facts: Trained | DosimeterError) -> Audited:
         kept = self.kept
@@ -90,6 +91,7 @@ class Update:
         audit = replace(
             plan.audit, model=kept.model(plan.audit.model), attack=attack, step=facts.step,
             updates=Updates(batch_norm=facts.batch_norm), victims=self._shadows(facts.images),
+            resources=replace(plan.audit.resources, minutes=self.minutes and self.minutes / (1 + self._told(facts))),
             names=dict(plan.audit.names) | {"update": f"round {kept.round}, node {kept.node}"},
         )  # fmt: skip
         made = fingerprint.of([plan.made, attack, facts, kept.before, kept.after]) if plan.made else ""
