@@ -49,7 +49,7 @@ class Entry:
     def ssim(self) -> float | None:
         """Of its images beside the truth, where that was given and they were searched for."""
         judged = None if self.finding is None else self.finding.judged
-        return None if judged is None or self.attack is None else judged["ssim"].mean
+        return None if judged is None or self.attack is None else judged.nearest["ssim"].mean
 
     @property
     def labels(self) -> Rate | None:
@@ -144,8 +144,8 @@ def _summary(survey: Survey, records: Sequence[ImageRecord]) -> Summary:
     images = sum(each.images for each in survey.entries)
     threshold = float(survey.settings["threshold"])
     judged = [found for each in survey.entries if each.finding and (found := each.finding.judged)]
-    values = torch.tensor([record.scores["ssim"] for record in records] or [0.0])
-    best = max(records, key=lambda record: record.scores["ssim"], default=None)
+    values = torch.tensor([record.ssim for record in records] or [0.0])
+    best = max(records, key=lambda record: record.ssim, default=None)
     score = {"ssim": metrics.summarise(values)}
     evidence: dict[str, int] = {}
     for record in records:
@@ -164,7 +164,7 @@ def _summary(survey: Survey, records: Sequence[ImageRecord]) -> Summary:
         identification=_identified(told),
         labels=_labels(survey.entries),
         recovered=_certain(survey.entries),
-        worst=Worst(victim=0, image=best.image, index=best.index or 0, ssim=best.scores["ssim"])
+        worst=Worst(victim=0, image=best.image, index=best.index or 0, ssim=best.ssim)
         if best
         else Worst(victim=0, image=0, index=0, ssim=0.0),
         steps=metrics.summarise(torch.zeros(1)),
