@@ -12,10 +12,10 @@
     updates/                     the same of every update of a federation whose images were searched for
 
 `baseline` is what the same attack gives without the update. `raw` and `raw_baseline` stand beside them where clipping
-changed them; `labels`, `indices`, `std` and `transformed` are what scores need. The originals are the private images
-themselves, which the owner of an audit has; who passes a run on passes them on as well. A run of a captured update,
-which records.json marks as "captured", has none unless the truth was given, and has `certified`, the image that a
-certificate is about, where anything of it is certain. Reading executes nothing: JSON and safetensors.
+changed them; `labels`, `indices`, `std`, `transformed` and `read_as` are what scores need. The originals are the
+private images themselves, which the owner of an audit has; who passes a run on passes them on as well. A run of a
+captured update, which records.json marks as "captured", has none unless the truth was given, and has `certified`, the
+image that a certificate is about, where anything of it is certain. Reading executes nothing: JSON and safetensors.
 """
 
 import json
@@ -110,7 +110,7 @@ def _tensors(result: Outcome) -> dict[str, Tensor]:
     if judged is not None:
         beside = judged.victims
         tensors |= {"originals": beside.images, "labels": beside.labels, "indices": beside.indices}
-        more |= {"std": judged.std, "transformed": judged.transformed}
+        more |= {"std": judged.std, "transformed": judged.transformed, "read_as": judged.read_as}
     return tensors | {name: tensor for name, tensor in more.items() if tensor is not None}
 
 
@@ -218,7 +218,7 @@ def _judged(run: Run, scores: Summary) -> Result:
     labels, indices = (each.view(*form, *each.shape[1:]) for each in told)
     kept = [tensors["originals"], tensors.get("labels", labels), tensors.get("indices", indices)]
     victims = Victims(kept[0], kept[1], kept[2], tuple(run.document["ids"]))
-    more = {"std": tensors.get("std"), "transformed": tensors.get("transformed")}
+    more = {name: tensors.get(name) for name in ("std", "transformed", "read_as")}
     return Result(**shared | more, scores=scores, victims=victims)
 
 

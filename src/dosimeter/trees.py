@@ -87,7 +87,14 @@ def join(parts: Sequence[Reconstruction]) -> Reconstruction:
         determined=tuple(shares for part in parts for shares in part.determined),
         trained=tuple(guess for part in parts for guess in part.trained),
         again=tuple(times for part in parts for times in part.again),
+        trained_on=_trained_on(parts),
     )
+
+
+def _trained_on(parts: Sequence[Reconstruction]) -> Tensor | None:
+    if all(part.trained_on is None for part in parts):
+        return None
+    return torch.cat([part.images if part.trained_on is None else part.trained_on for part in parts])
 
 
 def chosen(found: Reconstruction, victims: Sequence[int]) -> Reconstruction:

@@ -386,6 +386,9 @@ class Reconstruction(NamedTuple):
     determined: tuple[Mapping[str, float], ...] = ()  # {layer, or image: share of its input that was solved for}
     trained: tuple[Trained, ...] = ()  # (V,) how each client trained, where the attack had to guess
     again: tuple[int, ...] = ()  # (V,) how often an auditor had the search begun anew, where any
+    trained_on: Tensor | None = (
+        None  # (V, B, C, H, W) what it read, where `images` is that with a defense's work undone
+    )
 
     @classmethod
     def without_steps(

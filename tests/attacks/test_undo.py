@@ -1,6 +1,7 @@
 """What a defense did to images before training is found out and undone, without the truth."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,13 +10,15 @@ from torch import Tensor, nn
 
 import dosimeter as dm
 from dosimeter import defenses as d
+from dosimeter import store
 from dosimeter.attacks import Undo, presets
 from dosimeter.attacks.around.likeliest import undo
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.panel.contenders import contenders
 from dosimeter.auditing.panel.panel import _seen_through
 from dosimeter.auditing.setting import Audit
-from dosimeter.channel import Channel, Path, Transforms
+from dosimeter.channel import Channel, Transforms
+from dosimeter.channel import Path as Stages
 from dosimeter.defenses.operations import VARIANTS, Operation
 from dosimeter.errors import SettingError
 from dosimeter.metrics import ssim
@@ -118,7 +121,7 @@ class Darker(dm.Defense):
     def on_batch(self, images: Tensor, labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         return self._changed(images), labels
 
-    def changes(self, shape: Shape) -> tuple[Path, ...]:
+    def changes(self, shape: Shape) -> tuple[Stages, ...]:
         return (((self._changed,),),)
 
     def _changed(self, images: Tensor) -> Tensor:
@@ -133,7 +136,7 @@ class Untold(dm.Defense):
         return Darker().on_batch(images, labels, rng)
 
 
-def test_a_users_own_transformation_is_undone() -> None:
+def test_a_users_own_transformation_is_undone(tmp_path: Path) -> None:
     victims = dm.pick(dm.load("mnist-5k"), 3, seed=0)
     attack = Undo(attack=presets.analytic(), by=Darker())
     found = dm.audit(model(), victims, attack=attack, defense=Darker(), resources=QUIET)
@@ -141,6 +144,10 @@ def test_a_users_own_transformation_is_undone() -> None:
     assert found.scores["ssim"].mean > 0.95
     assert found.threat.defense
     assert found.scores.baseline["ssim"].mean < 0.2
+    assert found.scores.transformed.hits == 3  # by what was read before it was undone
+    store.write_run(found, tmp_path / "run")
+    again = store.read(tmp_path / "run")
+    assert dm.rescore(again, dm.Scoring()).scores == found.scores
     with pytest.raises(SettingError, match="states nothing"):
         dm.audit(model(), victims, attack=replace(attack, by=Untold()), defense=Untold(), resources=QUIET)
     with pytest.raises(SettingError, match="by a search, and 'analytic' is none"):
@@ -154,7 +161,25 @@ def test_images_are_searched_through_what_was_done_to_them() -> None:
     found = dm.audit(model(), victims, attack=attack, defense=ats, resources=QUIET)
     assert found.scores.success.originals == 2
     assert found.scores["ssim"].mean > 0.6
-    assert found.scores.transformed.hits == 0
+    assert found.scores.transformed.hits == 2  # what the first search read
+
+
+def test_what_was_read_counts_where_nothing_can_be_undone() -> None:
+    """An attack that reads what clients trained on is no evidence of privacy because it then loses its way."""
+    victims = dm.pick(dm.load("mnist-5k"), 2, batch=2, seed=0)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Elsewhere(Darker):
+        def changes(self, shape: Shape) -> tuple[Stages, ...]:
+            return (((lambda images: images.flip(-1) ** 4,),),)
+
+    attack = Undo(attack=presets.inverting_gradients(steps=150), by=Elsewhere())
+    torch.manual_seed(1)
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.Sigmoid(), nn.Linear(256, 10))
+    found = dm.audit(wide, victims, attack=attack, defense=Darker(), resources=QUIET)
+    assert found.scores.success.originals == 0
+    assert found.scores.success.hits == found.scores.transformed.hits > 0
+    assert found.scores.evidence["read"] == found.scores.success.hits
 
 
 def test_an_interrupted_undoing_keeps_what_was_read() -> None:

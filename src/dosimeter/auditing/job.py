@@ -217,6 +217,7 @@ def on_cpu(parts: Sequence[Reconstruction]) -> Reconstruction:
     whole = trees.join(parts)
     return whole._replace(
         images=whole.images.cpu().float(),
+        trained_on=None if whole.trained_on is None else whole.trained_on.cpu().float(),
         labels=None if whole.labels is None else whole.labels.cpu(),
         match=whole.match.cpu(),
         steps=whole.steps.cpu(),

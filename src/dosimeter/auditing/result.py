@@ -60,6 +60,7 @@ class Result(Found):
     victims: Victims
     std: Tensor | None = None  # (C, 1, 1) what the model divides images by; None in runs of before it was kept
     transformed: Tensor | None = None  # (V, B, C, H, W) what clients trained on, where their defense made other images
+    read_as: Tensor | None = None  # (V, B, C, H, W) what an attack read before it undid what a defense did to images
     panel: tuple["Trial", ...] = ()  # all attacks that were tried, where there were several; `seconds` are those of all
     verdict: str = ""  # what they say together
 

@@ -64,6 +64,7 @@ def perform(audit: Audit, *, place: Place | None = None, once: bool = False) -> 
         raw_baseline=verdict.raw_baseline,
         std=std,
         transformed=other,
+        read_as=verdict.read_as,
         curve=found.curve,
         seconds=seconds,
         environment=environment(),

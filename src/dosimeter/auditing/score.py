@@ -76,6 +76,7 @@ class Verdict(NamedTuple):
     summary: Summary
     raw: Tensor  # (V, B, C, H, W) in the victims' order
     raw_baseline: Tensor  # (V, B, C, H, W) in the victims' order
+    read_as: Tensor | None  # (V, B, C, H, W) in the victims' order; see `Result`
 
 
 class _Measured(NamedTuple):
@@ -131,7 +132,13 @@ def judge(
         transformed: (V, B, C, H, W) what clients trained on, where their defense made other images of the victims'.
         truth: (V,) the matching loss of the clients' own steps.
     """
-    order = metrics.match_batches(found.images, victims.images, transformed)  # (V, B)
+    read = found.trained_on if transformed is not None else None
+    if read is None:
+        order = metrics.match_batches(found.images, victims.images, transformed)  # (V, B)
+    else:
+        assert transformed is not None
+        order = metrics.match_batches(read, transformed)
+        read = _arrange(read, order)
     raw = _arrange(found.images, order)
     floor = _arrange(blind.images, metrics.match_batches(blind.images, victims.images, transformed))
     used, right = None, None
@@ -153,7 +160,7 @@ def judge(
         for v in range(len(victims.ids))
         for b in range(victims.batch)
     ]
-    measured = _measure(victims.images, raw, floor, scoring, std, transformed)
+    measured = _measure(victims.images, raw, floor, scoring, std, transformed, read)
     known: dict[str, Any] = {"unmeasured": unmeasured(found), "steps": metrics.summarise(found.steps.double())}
     if right is not None and classes is not None:
         guess = float(metrics.even_guess(victims.labels, classes).mean())
@@ -165,14 +172,15 @@ def judge(
         known["trained"] = _rate(torch.tensor([guess == trained for guess in found.trained]))
     known |= _counted(victims, measured, scoring)
     records = [measured.record(record, i) for i, record in enumerate(records)]
-    return Verdict(records, Summary(**known, evidence=_evidence(records)), raw, floor)
+    return Verdict(records, Summary(**known, evidence=_evidence(records)), raw, floor, read)
 
 
 def rescore(result: Result, scoring: Scoring) -> Result:
     """The same images by another scoring: what an audit with it would say, beside scores that were there before."""
     if result.std is None:
         raise SettingError("This run was written by an older version, which kept too little for it; repeat the audit.")
-    measured = _measure(result.victims.images, result.raw, result.raw_baseline, scoring, result.std, result.transformed)
+    beside, floor = result.victims.images, result.raw_baseline
+    measured = _measure(beside, result.raw, floor, scoring, result.std, result.transformed, result.read_as)
     counted = _counted(result.victims, measured, scoring)
     for key in ("scores", "baseline"):
         counted[key] = getattr(result.scores, key) | counted[key]
@@ -198,9 +206,18 @@ def _evidence(records: Sequence[ImageRecord]) -> dict[str, int]:
 
 
 def _measure(
-    truth: Tensor, raw: Tensor, floor: Tensor, scoring: Scoring, std: Tensor, transformed: Tensor | None = None
+    truth: Tensor,
+    raw: Tensor,
+    floor: Tensor,
+    scoring: Scoring,
+    std: Tensor,
+    transformed: Tensor | None = None,
+    read: Tensor | None = None,
 ) -> _Measured:
-    """All scores of images (V, B, C, H, W) that lie beside their truth, and beside what clients trained on."""
+    """All scores of images (V, B, C, H, W) that lie beside their truth, and beside what clients trained on.
+
+    An attack that undid what a defense did to images `read` others before, which stand beside what clients trained on.
+    """
     # Scores clip for themselves; their min-max variants want the images as the attack left them.
     metrics_, flat = scoring.scored(std), truth.flatten(0, 1)
     scores, blind = (metrics.score_images(images.flatten(0, 1), flat, metrics_) for images in (raw, floor))
@@ -213,7 +230,8 @@ def _measure(
         )
     made = None
     if transformed is not None:
-        made = _measure(transformed, raw, floor, replace(scoring, decoys=scoring.changed, changed=None), std)
+        seen = raw if read is None else read
+        made = _measure(transformed, seen, floor, replace(scoring, decoys=scoring.changed, changed=None), std)
     return _Measured(scores, blind, scores["ssim"] >= scoring.threshold, named, guessed, made)
 
 

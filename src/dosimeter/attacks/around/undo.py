@@ -63,10 +63,6 @@ class Undo(Around):
         whole = super().cost(target, batch)
         return whole._replace(steps=2 * whole.steps, tried=whole.steps) if self.jointly else whole
 
-    def blind(self) -> "Undo":
-        """The same of what the attack gives without the update."""
-        return replace(self, attack=self.attack.blind(), jointly=False)
-
     def run(self, target: Target, seen: Observation, *, seed: int, watch: Watch | None) -> Reconstruction:
         paths, victims = self.by.changes(target.shape), len(seen.ids)
         share = self.attack.cost(target, seen.batch).steps or victims
@@ -80,7 +76,7 @@ class Undo(Around):
             undone = undo(found.images.flatten(0, 1), paths, beat=beat)
         except KeyboardInterrupt:
             return found._replace(stopped=(Ended(Outcome.INTERRUPTED),) * victims)
-        found = found._replace(images=undone.images.view_as(found.images))
+        found = found._replace(images=undone.images.view_as(found.images), trained_on=found.images)
         return self._through(target, seen, seed, stages, found, undone) if self.jointly else found
 
     def _through(
@@ -103,7 +99,8 @@ class Undo(Around):
         images = torch.cat([undo(image[None], [head], tail).images for image, head, tail in each]).view(shape)
         better = again.match < found.match
         images = torch.where(better[:, None, None, None, None], images, found.images)
-        return again._replace(images=images, match=torch.minimum(again.match, found.match))
+        match = torch.minimum(again.match, found.match)
+        return again._replace(images=images, match=match, trained_on=found.trained_on)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -231,6 +231,7 @@ def _judge(
         raw_baseline=verdict.raw_baseline,
         std=std,
         transformed=made,
+        read_as=verdict.read_as,
     )
 
 
