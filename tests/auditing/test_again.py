@@ -72,6 +72,17 @@ def test_victims_that_fell_short_are_read_from_another_start_and_no_other_is_tou
     assert alone.again == (found.again[2],)
 
 
+def test_a_search_is_begun_anew_once_more_only_where_that_helped(digits: Victims) -> None:
+    whole = job(digits, replace(SHORT, stop=Stop(steps=6, leg=6)))
+    ran = whole.run(quiet)
+    best = ran._replace(truth=ran.truth - 3, found=ran.found._replace(match=ran.found.match - 2))  # as good as it gets
+    found = search_again(whole, best, None)
+    assert found.again == (1, 1, 1)
+    assert torch.equal(found.match, best.found.match)
+    assert torch.equal(found.images, best.found.images)
+    assert search_again(whole, best, None, limit=0.0) is best.found
+
+
 def test_the_default_search_reads_what_a_short_one_cannot(digits: Victims) -> None:
     model = models.build("mlp-2", shape=digits.shape, classes=10, seed=0, mean=(0.13,), std=(0.31,))
     noise = defenses.GaussianNoise(sigma=1e-4)

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from torch import Tensor
 
 from dosimeter import trees
+from dosimeter.attacks.search.stopping import SETTLED
 from dosimeter.auditing.evidence import Evidence
 from dosimeter.auditing.job import Job, Ran
 from dosimeter.auditing.score import Scoring, judge
@@ -18,7 +19,7 @@ from dosimeter.progress import bar
 from dosimeter.types import Ended, Outcome, Reconstruction
 
 TIMES = 2
-"""How often a search is begun anew at most."""
+"""How often a search is begun anew at most; more than once only where that lowered its match by the share `SETTLED`."""
 
 
 def search_again(
@@ -31,7 +32,7 @@ def search_again(
         limit: seconds after which no search is begun, and one that is under way counts for nothing.
         spare: victims of whom nothing more is to be known.
     """
-    found, end = ran.found, time.monotonic() + limit
+    found, end, spare = ran.found, time.monotonic() + limit, set(spare)
     for number in range(1, TIMES + 1):
         attack = job.attacker.attack.again(number)
         if attack is None or found.interrupted or time.monotonic() >= end:
@@ -45,6 +46,9 @@ def search_again(
                 other = job.run_again(attack, who, advance, limit=end - time.monotonic())
             except KeyboardInterrupt:
                 return _interrupted(found, who)
+        before = found.match[who[: len(other.match)]]
+        helped = before - other.match > SETTLED * before.abs()
+        spare |= {v for v, better in zip(who, helped.tolist(), strict=False) if not better}
         found = _lower(found, other, who)
         if other.interrupted:
             return _interrupted(found, who)
