@@ -183,19 +183,22 @@ def test_what_was_read_counts_where_nothing_can_be_undone() -> None:
 
 
 def test_an_interrupted_undoing_keeps_what_was_read() -> None:
-    victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
-    ats = d.Ats(policy="0")
-    audit = Audit(model=model(), victims=victims, attack=presets.analytic(), defense=ats, resources=QUIET)
-    job = Job(audit)
+    victims, ats = dm.pick(dm.load("mnist-5k"), 24, seed=0), d.Ats(policy="0", variant="autoaugment")
+    job = Job(Audit(model=model(), victims=victims, attack=presets.analytic(), defense=ats, resources=QUIET))
     told = []
 
     def watch(*, done: int, total: int, match: float, active: int) -> None:
         told.append(done)
-        if told.count(2) > 1:  # all is solved and is being undone
+        if told.count(24) > 2:  # all is solved, and one part of two is undone
             raise KeyboardInterrupt
 
     found = Undo(attack=presets.analytic(), by=ats)(job.attacker.target, job.observe(victims), seed=0, watch=watch)
-    assert set(found.outcomes) == {Outcome.INTERRUPTED}
+    cut = [outcome is Outcome.INTERRUPTED for outcome in found.outcomes]
+    assert cut == sorted(cut)
+    assert 0 < sum(cut) < 24
+    assert found.trained_on is not None
+    same = (found.trained_on == found.images).flatten(1).all(1)
+    assert same.tolist() == cut
     assert torch.isfinite(found.match).all()
 
 

@@ -69,15 +69,20 @@ class _Beam(NamedTuple):
 def undo(changed: Tensor, paths: Sequence[Path], after: Sequence[Change] = (), beat: Beat = unheard) -> Undone:
     """What images (n, C, H, W) were before one of these paths, each with its likeliest draws.
 
-    `after` is what was done to them later; pixels of which that left nothing are not known.
+    `after` is what was done to them later; pixels of which that left nothing are not known. Where `beat` ends the work,
+    the rest stay as they are, without picks.
     """
     parts = []
     for some in torch.split(changed.detach(), max(1, AT_ONCE // (MOST * changed[0].numel()))):
-        beat()
+        try:
+            beat()
+        except KeyboardInterrupt:
+            break
         seen = torch.nan_to_num(some).clamp(0, 1)
         known = _depends(partial(done, after), seen, torch.ones_like(seen[:, :1], dtype=torch.bool))
         parts.append(_likeliest(seen, known, paths))
-    return Undone(torch.cat([part.images for part in parts]), [picks for part in parts for picks in part.picks])
+    picks = [each for part in parts for each in part.picks]
+    return Undone(torch.cat([*(part.images for part in parts), changed[len(picks) :]]), picks)
 
 
 def _likeliest(seen: Tensor, known: Tensor, paths: Sequence[Path]) -> Undone:

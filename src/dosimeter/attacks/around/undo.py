@@ -72,12 +72,13 @@ class Undo(Around):
         if stages.cut:
             return found
         beat = partial(tell, done=share, total=share, match=stages.match, active=victims)
-        try:
-            undone = undo(found.images.flatten(0, 1), paths, beat=beat)
-        except KeyboardInterrupt:
-            return found._replace(stopped=(Ended(Outcome.INTERRUPTED),) * victims)
-        found = found._replace(images=undone.images.view_as(found.images), trained_on=found.images)
-        return self._through(target, seen, seed, stages, found, undone) if self.jointly else found
+        undone = undo(found.images.flatten(0, 1), paths, beat=beat)
+        done = len(undone.picks) // seen.batch
+        stopped = (*found.stopped[:done], *(Ended(Outcome.INTERRUPTED),) * (victims - done))
+        found = found._replace(
+            images=undone.images.view_as(found.images), trained_on=found.images, stopped=tuple(stopped)
+        )
+        return self._through(target, seen, seed, stages, found, undone) if self.jointly and done == victims else found
 
     def _through(
         self, target: Target, seen: Observation, seed: int, stages: Stages, found: Reconstruction, undone: Undone

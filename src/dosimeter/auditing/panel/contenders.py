@@ -42,6 +42,10 @@ def contenders(channel: Channel, *, steps: Steps) -> list[Contender]:
     panel += _against_noise(channel.facts, plain, knowing)
     panel += _against_masked_noise(channel.facts, knowing)
     panel.append(Contender(presets.analytic(), "adaptive", "solved layer by layer, by ratio or by rank one"))
+    for fact in channel.facts:  # after it, so that it has had the time for both
+        if isinstance(fact, Transforms) and fact.by is not None:
+            about = "solved, then what was done to the images is undone"
+            panel.append(Contender(Undo(attack=presets.analytic(), by=fact.by), "adaptive", about))
     known = replace(_joint(plain), secrets=treatments.Known()) if draws else plain
     about = "all that the defense hides is given to the attacker"
     panel.append(Contender(replace(known, name="all revealed"), "control", about))
@@ -77,7 +81,6 @@ def _against_transforms(by: Changing, plain: Search) -> Iterator[Contender]:
     """Against images that a defense changed in ways that it states: what is read is undone."""
     undone = "the images that clients trained on are read, then what was done to them is undone"
     yield Contender(Undo(attack=plain, by=by), "adaptive", undone)
-    yield Contender(Undo(attack=presets.analytic(), by=by), "adaptive", f"solved: {undone}")
     about = "the images of before are searched through what was done to them"
     yield Contender(Undo(attack=plain, by=by, jointly=True), "adaptive", about)
 
