@@ -7,15 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter import clients, defenses, models, presets
-from dosimeter.attacks import Analytic, Attack, AverageOrders, LeaveOut
+from dosimeter.attacks import Analytic, Attack, AverageOrders, AverageRounds, LeaveOut, generators
 from dosimeter.attacks.search import optimisers
 from dosimeter.auditing import Scoring, audit, rescore
-from dosimeter.auditing.evidence import Evidence, explained
+from dosimeter.auditing.evidence import Evidence, explained, out_of_reach
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.setting import Audit
+from dosimeter.auditing.verdict import Kind, weigh
 from dosimeter.data import load, pick
 from dosimeter.defenses import Defense
 from dosimeter.types import Step, Victims
+from small import observe, target_of, tiny_target
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,3 +104,70 @@ def test_records_and_summary_say_what_became_of_every_image(digits: Victims) -> 
     assert {record.evidence for record in result.records} == {"fell short"}
     lenient = rescore(result, Scoring(threshold=1e-3))
     assert lenient.scores.evidence == {"read": 3}
+
+
+class _Plain(nn.Module):
+    """Images of one grey each."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z.sigmoid()[:, :1, None, None].expand(-1, 1, 32, 32)
+
+
+class _Any(nn.Module):
+    """Any image at all."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z.sigmoid().reshape(-1, 1, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("network", "latent", "fits"), [(_Plain(), 2, False), (_Any(), 1024, True)], ids=["one grey", "any image"]
+)
+def test_what_a_generator_cannot_make_does_not_fit(
+    digits: Victims, network: nn.Module, latent: int, fits: bool
+) -> None:
+    """Such a search can read nothing, whatever the update holds; that it fell short would call for more steps."""
+    model = models.build("cnn", shape=digits.shape, classes=10, seed=0, mean=(0.13,), std=(0.31,))
+    made = generators.Generator(network=network, latent=latent, shape=digits.shape)
+    for by in ("adam", "cma"):
+        attack = presets.ggl(generator=made, by=by, steps=2, labels="known")  # type: ignore[arg-type]
+        result = audit(model, digits, attack=attack)
+        assert result.scores.evidence == ({"fell short": 3} if fits else {"does not fit": 3})
+        assert weigh(result).kind is Kind.INCONCLUSIVE
+    if not fits:
+        assert "no attack fits these updates" in weigh(result).sentence
+
+
+def test_weights_of_a_generator_reach_any_digit(digits: Victims) -> None:
+    target = target_of(
+        models.build("cnn", shape=digits.shape, classes=10, seed=0, mean=(0.13,), std=(0.31,)), (1, 32, 32)
+    )
+    beyond = out_of_reach(presets.grnn(width=4), target, digits.images[:1], 0.5, tile=1)
+    assert beyond is not None
+    assert not beyond.any()
+    assert out_of_reach(presets.inverting_gradients(), target, digits.images, 0.5, tile=1) is None
+
+
+class _Grey(nn.Module):
+    def forward(self, z: Tensor) -> Tensor:
+        return z.sigmoid()[:, :1, None, None].expand(-1, 1, 6, 6)
+
+
+@pytest.mark.parametrize("name", presets.BY_NAME)
+def test_the_truth_of_every_preset_is_nearer_than_anything_else(name: str) -> None:
+    """In its own measure, and at a distance of 0 unless that is a density; several updates are averaged or one is."""
+    made = generators.Generator(network=_Grey(), latent=2, shape=(1, 6, 6))
+    attack = presets.BY_NAME[name](**{"generator": made} if name == "ggl" else {})
+    target = tiny_target()
+    private = torch.rand(3, 1, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    seen = observe(target, private, torch.tensor([[0], [1], [4]]))
+    noise = torch.Generator().manual_seed(1)
+    other = {key: g + 0.1 * torch.randn(g.shape, generator=noise) for key, g in seen.gradient.items()}
+    for whole, rounds in ((attack, 1), (AverageRounds(attack=attack), 2)):
+        own = whole.apart(target, [seen] * rounds, [seen] * rounds)
+        far = whole.apart(target, [seen._replace(gradient=other)] * rounds, [seen] * rounds)
+        assert own.shape == (3,)
+        assert own.isfinite().all()
+        assert (own < far).all()
+        if name != "bayes":
+            assert own.abs().max() < (2e-3 if name == "joint" else 1e-6)  # a chord is rounded off at 1e-3

@@ -126,6 +126,13 @@ class Attack:
         gaps = {name: g - clean[0].gradient[name] for name, g in seen[0].gradient.items()}
         return (squared_norms(gaps).sum(1) / squared_norms(seen[0].gradient).sum(1)).sqrt()
 
+    def nearest(self, target: Target, images: Tensor) -> Tensor | None:
+        """What it could find at best that is nearest to given images (V, B, C, H, W); None where it could find these.
+
+        An auditor asks for it who knows the images; no attack does.
+        """
+        return None
+
     def run(self, target: Target, seen: Observation, *, seed: int, watch: Watch | None) -> Reconstruction:
         """The work on all victims: one after another, unless a subclass knows better."""
         self.check(target, seen.batch)
@@ -201,6 +208,9 @@ class Around(Attack):
 
     def apart(self, target: Target, clean: Sequence[Observation], seen: Sequence[Observation]) -> Tensor:
         return self.attack.apart(target, clean, seen)
+
+    def nearest(self, target: Target, images: Tensor) -> Tensor | None:
+        return self.attack.nearest(target, images)
 
     def at_most(self, restarts: int) -> Attack:
         return replace(self, attack=self.attack.at_most(restarts))

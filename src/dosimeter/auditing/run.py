@@ -8,6 +8,7 @@ import torch
 
 from dosimeter import engine
 from dosimeter.auditing.again import TIMES, search_again
+from dosimeter.auditing.evidence import out_of_reach
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.observe import changed, trained_on
 from dosimeter.auditing.result import Interrupted, Result, environment
@@ -49,6 +50,7 @@ def perform(audit: Audit, *, place: Place | None = None, once: bool = False) -> 
         classes=job.classes,
         transformed=other,
         truth=truth if audit.attack.reads_images else None,
+        beyond=out_of_reach(audit.attack, job.attacker.target, made, scoring.threshold, job.plan.victims),
     )
     result = Result(
         settings={"model": type(audit.model).__name__, "data": "the caller's"}

@@ -122,6 +122,7 @@ def judge(
     classes: int | None = None,
     transformed: Tensor | None = None,
     truth: Tensor | None = None,
+    beyond: Tensor | None = None,
 ) -> Verdict:
     """Match every update's images to its victims, score them and count successes.
 
@@ -131,6 +132,7 @@ def judge(
         classes: among how many the attack recovered the labels; None where it was granted them.
         transformed: (V, B, C, H, W) what clients trained on, where their defense made other images of the victims'.
         truth: (V,) the matching loss of the clients' own steps.
+        beyond: (V,) whether what clients trained on is out of the attack's reach; None where nothing is.
     """
     read = found.trained_on if transformed is not None else None
     if read is None:
@@ -144,7 +146,7 @@ def judge(
     used, right = None, None
     if classes is not None and found.labels is not None:
         used, right = _labels(found, victims.labels, order)
-    explains = None if truth is None else explained(found, truth)
+    explains = None if truth is None else explained(found, truth, beyond)
     records = [
         ImageRecord(
             victim=v,

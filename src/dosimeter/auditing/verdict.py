@@ -185,7 +185,10 @@ def _doubt(result: "Result | Pooled", attacks: Sequence["Result | Pooled"]) -> s
             f"what was found, so the search fell short; {_longer(attacks)}, or use an attack made for the defense"
         )
     if not fitting:
-        return "no attack fits these updates"
+        return (
+            "no attack fits these updates, since noise breaks its equations or its generator has no such images; use a "
+            "search among all images (--attack ig)"
+        )
     return ""
 
 

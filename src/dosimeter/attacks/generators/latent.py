@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter import checks, networks
-from dosimeter.attacks.search.spaces import Field, Space
+from dosimeter.attacks.search.spaces import Field, Space, fitted
 from dosimeter.attacks.search.starts import Start
 from dosimeter.errors import SettingError
 from dosimeter.types import Shape, Target
@@ -60,6 +60,9 @@ class Latent(Space):
         latent = torch.zeros(1, self.generator.latent).to(target.mean)
         with torch.no_grad():
             return PASSES * batch * networks.activations(network, lambda: network(latent))
+
+    def nearest(self, target: Target, start: Start, images: Tensor) -> Tensor:
+        return fitted(self.field(target, images.shape[1], 0), target, start, images, steps=300, lr=0.05)
 
     def field(self, target: Target, batch: int, classes: int) -> "LatentField":
         self.check(target)

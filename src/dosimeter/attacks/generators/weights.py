@@ -10,7 +10,7 @@ from torch.func import functional_call, vmap
 from dosimeter import checks, networks
 from dosimeter import rng as streams
 from dosimeter.attacks.generators.network import Network, blocks_for
-from dosimeter.attacks.search.spaces import Field, Space
+from dosimeter.attacks.search.spaces import Field, Space, fitted
 from dosimeter.attacks.search.starts import Start
 from dosimeter.types import Target
 
@@ -49,6 +49,9 @@ class Weights(Space):
     def footprint(self, target: Target, batch: int, classes: int) -> int:
         field = self.field(target, batch, classes)
         return COPIES * field.size + PASSES * field.activations
+
+    def nearest(self, target: Target, start: Start, images: Tensor) -> Tensor:
+        return fitted(self.field(target, images.shape[1], 0), target, start, images, steps=300, lr=0.003)
 
     def field(self, target: Target, batch: int, classes: int) -> "WeightField":
         return WeightField(self, target, batch, classes)

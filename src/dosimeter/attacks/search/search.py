@@ -121,6 +121,9 @@ class Search(Attack):
         parts = (cross, trees.squared_norms(mine), observed, gaps)
         return self.likelihood.loss(Products(*(weights * part for part in parts)))
 
+    def nearest(self, target: Target, images: Tensor) -> Tensor | None:
+        return self.space.nearest(target, self.start, images)
+
     def at_most(self, restarts: int) -> "Search":
         return replace(self, side_by_side=restarts)
 

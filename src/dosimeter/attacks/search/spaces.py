@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dosimeter import rng
 from dosimeter.attacks.search.starts import Start
 from dosimeter.types import Target
 
@@ -52,9 +53,29 @@ class Space:
         """Numbers that a candidate takes beside its simulated step."""
         return 0
 
+    def nearest(self, target: Target, start: Start, images: Tensor) -> Tensor | None:
+        """The images of this space that are nearest to given ones (V, B, C, H, W); None where all are in it.
+
+        An auditor asks for them who knows the images; no attack does.
+        """
+        return None
+
     def field(self, target: Target, batch: int, classes: int) -> Field:
         """The space for updates of `batch` images; `classes` of the labels that are searched, 0 where none are."""
         raise NotImplementedError
+
+
+def fitted(field: Field, target: Target, start: Start, images: Tensor, *, steps: int, lr: float) -> Tensor:
+    """Images of the field fitted to given ones (V, B, C, H, W) by Adam, in the mean square of pixels."""
+    first = field.draw(start, rng.stream(0, "nearest")).to(target.mean)
+    unknowns = first.repeat(len(images), 1).requires_grad_()
+    wanted, by = (images.to(target.mean) - target.mean) / target.std, torch.optim.Adam([unknowns], lr=lr)
+    for _ in range(steps):
+        loss = (field.images(unknowns) - wanted).square().flatten(1).mean(1).sum()
+        (unknowns.grad,) = torch.autograd.grad(loss, unknowns)
+        by.step()
+    with torch.no_grad():
+        return field.images(unknowns) * target.std + target.mean
 
 
 @dataclass(frozen=True, kw_only=True)

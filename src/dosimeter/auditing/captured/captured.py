@@ -17,6 +17,7 @@ from dosimeter.auditing.captured.certainty import certify, labels_said
 from dosimeter.auditing.captured.seeing import Capture, Seen, see, with_labels
 from dosimeter.auditing.captured.shadows import InPlace, compare
 from dosimeter.auditing.case import clipping
+from dosimeter.auditing.evidence import out_of_reach
 from dosimeter.auditing.job import Job, classes, described, on_cpu
 from dosimeter.auditing.observe import changed, clean, noticed
 from dosimeter.auditing.records import Finding, ImageRecord
@@ -221,7 +222,9 @@ def _judge(
         scoring = replace(scoring, changed=changed(seen.client, scoring.decoys, truth))
     own = clean(seen.client, truth, seen.attacker.threat)
     match = attack.apart(seen.attacker.target, own, [seen.observation]).detach().cpu() if attack.reads_images else None
-    verdict = judge(truth, found, blind, scoring, std=std, classes=among, transformed=made, truth=match)
+    trained = truth.images if made is None else made
+    beyond = out_of_reach(attack, seen.attacker.target, trained, scoring.threshold, tile=1)
+    verdict = judge(truth, found, blind, scoring, std=std, classes=among, transformed=made, truth=match, beyond=beyond)
     return Result(
         **shared,
         records=verdict.records,
