@@ -289,3 +289,12 @@ def test_a_captured_update_comes_with_its_statistics() -> None:
             dm.reconstruct(model, plain._replace(statistics=statistics), batch_norm="sent", attack=FEW)
     with pytest.raises(SettingError, match="only with it"):
         dm.reconstruct(model, whole, attack=FEW)
+
+
+def test_a_captured_update_with_statistics_is_audited_where_nothing_can_be_solved_for() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Sigmoid(), nn.Flatten(), nn.Linear(144, 3))
+    update = {name: torch.randn_like(p) for name, p in model.named_parameters()}
+    capture = dm.Capture(update, (1, 8, 8), statistics={"1": (torch.zeros(4), torch.ones(4))})
+    found = dm.captured(model, capture, attack="ig:steps=1", batch_norm="sent")
+    assert found.scores.certificate.refused

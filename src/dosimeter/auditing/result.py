@@ -78,6 +78,11 @@ class Result(Found):
         return " ".join(dict.fromkeys(text for texts in said for text in texts))
 
     @property
+    def alone(self) -> tuple[Any, ...]:
+        """Nothing shows a leak but what stands beside the truth."""
+        return ()
+
+    @property
     def most_exposed(self) -> str:
         """The image that was read best, in a sentence."""
         worst = self.scores.worst

@@ -70,7 +70,7 @@ def weigh(result: "Result | Pooled") -> Verdict:
         (result.settings.get("attack_name", "the attack"), result)
     ]
     level = ALPHA / max(1, sum(len(list(_claims(found, 1.0))) for _, found in attacks))
-    claims = [(name, claim) for name, found in attacks for claim in _claims(found, level)]
+    claims = [(name, claim) for name, found in attacks for claim in (*_claims(found, level), *found.alone)]
     flat, doubt = tuple(claim for _, claim in claims), _doubt(result, [found for _, found in attacks])
     leaking = sorted(
         ((name, claim) for name, claim in claims if claim.leaks),

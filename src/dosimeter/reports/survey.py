@@ -92,9 +92,9 @@ def _ways(entry: Entry) -> tuple[str, str]:
         ways += ["labels"] if entry.finding.labels.found or entry.finding.labels.least else []
     if entry.left is not None:
         near = f", nearest {', '.join(map(str, entry.nearest))}" if entry.nearest else ""
-        ways.append(f"pool (explains {percent(1 - entry.left)} %{near})")
+        ways.append(f"pool (explains {100 * (1 - entry.left):.1f} %{near})")
     told = [f"{what}: {why}" for what, why in entry.left_out.items()]
-    return ", ".join(ways) or "nothing", "; ".join([*told, *(f"beware: {doubt}" for doubt in entry.doubts)])
+    return ", ".join(ways) or "nothing", "; ".join([*told, *(f"beware: {doubt}" for doubt in entry.beware)])
 
 
 def worst(survey: Survey) -> str:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from dosimeter import metrics, plain
+from dosimeter.auditing.captured.weighing import weigh_captured
 from dosimeter.auditing.records import Finding, Identification, ImageRecord, Labels, Success, Summary, Worst
 from dosimeter.auditing.result import Captured
-from dosimeter.auditing.verdict import Verdict, weigh
+from dosimeter.auditing.verdict import Claim, Kind, Verdict, weigh
 from dosimeter.metrics import Rate
 
 FITS = 0.05
@@ -26,7 +27,7 @@ class Entry:
     client: str  # as tables call it
     images: int
     trained: str  # how, in words
-    doubts: tuple[str, ...] = ()  # why the update may not be what it was taken for
+    doubts: tuple[str, ...] = ()  # where what was kept and what was said contradict each other
     attack: str | None = None  # that searched for its images
     left_out: dict[str, str] = field(default_factory=dict)  # what was not tried: why
     finding: Finding | None = None
@@ -39,6 +40,12 @@ class Entry:
     def key(self) -> str:
         """Its name in the folder of a run."""
         return f"round-{self.round}-node-{self.node}"
+
+    @property
+    def beware(self) -> tuple[str, ...]:
+        """Why the update may not be what it was taken for: what contradicts itself, and what no such update can be."""
+        odd = None if self.finding is None else self.finding.labels.doubt
+        return (*self.doubts, odd) if odd else self.doubts
 
     @property
     def certain(self) -> float:
@@ -82,6 +89,7 @@ class Pooled(NamedTuple):
     unmeasured: str
     most_exposed: str
     command: str
+    alone: tuple[Claim, ...]  # what updates show without the truth
     panel: tuple[()] = ()
 
 
@@ -123,7 +131,7 @@ class Survey:
         one = self.worst
         most = "" if one is None else f"The most exposed client is {one.client}, in round {one.round}."
         doubts = " ".join(_doubts(self))
-        return Pooled(self.settings, records, _summary(self, records), doubts, most, self.command)
+        return Pooled(self.settings, records, _summary(self, records), doubts, most, self.command, _alone(self))
 
     @property
     def verdict(self) -> Verdict:
@@ -137,6 +145,31 @@ class Survey:
         head = {"format": 1, "status": self.status, "survey": True, "settings": self.settings, "conclusion": said}
         worst = {"worst": {"round": self.worst.round, "node": self.worst.node}} if self.worst else {}
         return head | worst | {"entries": [plain.of(each) for each in self.entries]}
+
+
+def _untold(survey: Survey) -> list[tuple[Entry, Verdict]]:
+    """Updates whose images were searched for and whose truth is not known, with what they say by themselves."""
+    found = [(each, survey.results.get(each.key)) for each in survey.entries if each.attack and each.ssim is None]
+    return [(each, weigh_captured(result)) for each, result in found if result is not None]
+
+
+def _alone(survey: Survey) -> tuple[Claim, ...]:
+    """Leaks that shadows show, and parts of images that are certain."""
+    untold, claims = _untold(survey), list[Claim]()
+    like = [
+        (each, said)
+        for each, verdict in untold
+        if verdict.kind is Kind.LEAKS and each.finding and (said := each.finding.shadows.leaks)
+    ]
+    if like:
+        words = f"{len(like):,} of {len(untold):,} updates leak as those of other images like them do: {like[0][1]}"
+        claims.append(Claim("read", Rate(len(like), len(untold)), 0.0, True, words))
+    part = [each for each in survey.entries if 0 < each.certain < 1]
+    if part:
+        most, many = 100 * max(each.certain for each in part), len(survey.entries)
+        words = f"of {len(part):,} of {many:,} updates a part of the image is certain, up to {most:.0f} %"
+        claims.append(Claim("certain", Rate(len(part), many), 0.0, True, words))
+    return tuple(claims)
 
 
 def _summary(survey: Survey, records: Sequence[ImageRecord]) -> Summary:
@@ -203,10 +236,10 @@ def _doubts(survey: Survey) -> list[str]:
     entries, many = survey.entries, len(survey.entries)
     unread = [each for each in entries if each.finding is None]
     unsearched = [each for each in entries if each.finding and each.attack is None]
-    untold = [each for each in entries if each.attack and each.ssim is None]
+    untold = [verdict.doubt for _, verdict in _untold(survey) if verdict.doubt]
     plain = survey.settings["defense"] == "none"  # else noise is what sets them apart
     other = [each for each in entries if plain and each.finding and (each.finding.apart or 0.0) > FITS]
-    unlike = [each for each in entries if each.doubts]
+    unlike = [each for each in entries if each.beware]
     said = []
     if unread:
         why = next(iter(unread[0].left_out.values()), "")
@@ -215,12 +248,10 @@ def _doubts(survey: Survey) -> list[str]:
         why = next(iter(unsearched[0].left_out.values()), "")
         said.append(f"The images of {len(unsearched):,} of {many:,} updates were not searched for ({why.rstrip('.')}).")
     if untold:
-        said.append(
-            f"Of {len(untold):,} of {many:,} updates the truth is not known (--truth), so none is shown hidden."
-        )
+        said.append(f"Of {len(untold):,} of {many:,} updates it cannot be told: {untold[0]} (--truth, --data).")
     if other:
         said.append(f"{len(other):,} of {many:,} updates are not what the truth gives by this training (--step).")
     if unlike:
-        said.append(f"{unlike[0].client} in round {unlike[0].round}: {unlike[0].doubts[0]}.")
+        said.append(f"{unlike[0].client} in round {unlike[0].round}: {unlike[0].beware[0]}.")
     measured = [found.unmeasured for found in survey.results.values() if found.unmeasured]
     return said + list(dict.fromkeys(measured))
