@@ -9,7 +9,7 @@ from dosimeter.studies.sweep import Outcome, Row, Study
 
 SEEDS = range(5)
 
-_TASK = {"data": "mnist-5k", "victims": 8, "steps": None}
+_TASK = {"data": "mnist-5k", "victims": 4, "steps": None}
 _KNOWN: tuple[dict[str, object], ...] = (
     {"model": "cnn", "attack": "auto", "leaks": True},
     {"model": "cnn", "attack": "ig:secrets=known", "defense": "cvb", "leaks": True},  # all revealed
