@@ -541,7 +541,7 @@ def test_a_search_goes_on_by_itself_unless_it_is_told_and_a_run_says_which(here:
     code, out, _ = call(*words, "--attack", "ig-a:restarts=1", "--dry-run")
     assert (code, "4,000 steps each " in " ".join(out.split())) == (0, True)  # the paper's own
     code, out, _ = call(*words, "--attack", "ig-a:restarts=1", "--steps", "auto", "--dry-run")
-    assert "600 to 3,000 steps each, and twice as many up to 2 times more" in " ".join(out.replace("│", " ").split())
+    assert "600 to 6,200 steps each, and as many again up to 2 times" in " ".join(out.replace("│", " ").split())
     assert "where it settles at once, at most" in " ".join(out.replace("│", " ").split())
 
 

@@ -92,7 +92,7 @@ class Attack:
         return None
 
     def again(self, number: int) -> "Attack | None":
-        """The same attack from another start, one for each number from 1 on, and for longer.
+        """The same attack from another start, one for each number from 1 on, and for longer before it gives up.
 
         None where that is not for an auditor to say: it takes as many steps as was asked for, or has no start.
         """

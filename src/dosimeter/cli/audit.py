@@ -144,7 +144,7 @@ def _work(guess: dict[str, Any]) -> str:
     if guess["tried"]:
         said += f", {guess['tried']:,} of them trials"
     if guess["again"]:
-        said += f", and twice as many up to {guess['again']} times more where it falls short"
+        said += f", and as many again up to {guess['again']} times where it falls short"
     if guess["side_by_side"] < guess["restarts"]:
         said += f", {guess['side_by_side']} of {guess['restarts']} restarts at a time"
     return said

@@ -131,8 +131,7 @@ class Search(Attack):
         stop = self.stop
         if stop.leg is None:
             return None
-        longer = replace(stop, steps=2 * stop.steps, leg=2 * stop.leg)
-        return replace(self, first=number * self.restarts, stop=longer)
+        return replace(self, first=number * self.restarts, stop=replace(stop, leg=2 * stop.leg))
 
     @property
     def steps(self) -> Steps:

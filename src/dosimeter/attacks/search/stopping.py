@@ -12,7 +12,7 @@ AUTO: Literal["auto"] = "auto"
 Steps = int | Literal["auto"]
 """How many steps a search takes, or as many as it needs."""
 
-LEG, MOST = 200, 3000
+LEG, MOST = 200, 6200
 """Of a search that takes as many steps as it needs: those of its first leg, and of all legs together at most."""
 
 SETTLED = 0.05
