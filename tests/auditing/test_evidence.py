@@ -171,3 +171,11 @@ def test_the_truth_of_every_preset_is_nearer_than_anything_else(name: str) -> No
         assert (own < far).all()
         if name != "bayes":
             assert own.abs().max() < (2e-3 if name == "joint" else 1e-6)  # a chord is rounded off at 1e-3
+
+
+def test_an_attack_on_labels_alone_is_no_evidence_for_images(digits: Victims) -> None:
+    """One label that is right is no test, and images were not attacked at all; this was said to be no leak."""
+    model = models.build("cnn", shape=digits.shape, classes=10, seed=0, mean=(0.13,), std=(0.31,))
+    found = weigh(audit(model, digits.take(slice(1)), attack=presets.labels_only()))
+    assert found.kind is Kind.INCONCLUSIVE
+    assert "images were not looked for; use an attack on them (--attack ig, or auto)" in found.sentence

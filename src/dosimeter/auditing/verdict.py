@@ -177,6 +177,8 @@ def _doubt(result: "Result | Pooled", attacks: Sequence["Result | Pooled"]) -> s
     if control is not None and 2 * control.scores.success.hits < control.scores.success.of:
         why = "with all that the defense hides revealed the attack still fails, so it fails of itself"
         return f"{why}; {_longer(attacks)}"
+    if result.records and not any(found.scores.evidence for found in attacks):
+        return "images were not looked for; use an attack on them (--attack ig, or auto)"
     fitting = [found for found in attacks if Evidence.UNFIT not in found.scores.evidence]
     short = max((found.scores.evidence.get(Evidence.FELL_SHORT, 0) for found in fitting), default=0)
     if short:

@@ -51,7 +51,7 @@ class Weights(Space):
         return COPIES * field.size + PASSES * field.activations
 
     def nearest(self, target: Target, start: Start, images: Tensor) -> Tensor:
-        return fitted(self.field(target, images.shape[1], 0), target, start, images, steps=300, lr=0.003)
+        return fitted(self.field(target, images.shape[1], 0), target, start, images, steps=300, lr=0.03)
 
     def field(self, target: Target, batch: int, classes: int) -> "WeightField":
         return WeightField(self, target, batch, classes)
