@@ -779,7 +779,7 @@ def test_a_run_can_be_done_again_by_its_file(here: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("victim = 3", "Unknown option in run.toml 'victim'; expected one of attack"),
+        ("victim = 3", "Unknown option in run.toml 'victim'; expected one of at, attack"),
         ("batch_norm = 'batch'", "Did you mean 'batch-norm'?"),
         ("out = 'x'", "Unknown option in run.toml 'out'"),
         ("[victims]\na = 1", "got a table; write victims = ..."),
