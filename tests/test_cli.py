@@ -516,7 +516,12 @@ def test_a_gate_that_measured_nothing_is_inconclusive(here: Path, words: tuple[s
         ("--model mlp-2 --attack analytic --victims 2", "0.9", 1, "2 of 2 images are read"),
         ("--model cnn --attack labels --victims 4", "labels=0.6", 1, "4 of 4 labels are recovered"),
         ("--model cnn --attack ig:steps=60 --victims 4 --defense noise:sigma=30", "read=0.5", 0, "No leak was shown"),
-        ("--model mlp-bayes --defense ats:policy=7-4-15 --attack analytic --victims 2", "0.9", 1, "2 of 2 images are read"),
+        (
+            "--model mlp-bayes --defense ats:policy=7-4-15 --attack analytic --victims 2",
+            "0.9",
+            1,
+            "2 of 2 images are read",
+        ),
         ("--model cnn --attack ig:steps=3 --victims 2", "0.05", 2, "use at least 73 (--victims)"),
         ("--model cnn --attack ig:steps=3 --victims 2", "seen=0.5", 2, "Unknown rate of --fail-above 'seen'"),
         ("--model cnn --attack ig:steps=3 --victims 2", "much", 2, "read=0.05,identified=0.1, got 'much'"),
