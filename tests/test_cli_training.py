@@ -180,7 +180,7 @@ def test_what_dp_sgd_costs_stands_beside_accuracy(here: Path) -> None:
 
 
 def test_a_comparison_has_the_epsilon_of_dp_sgd_alone() -> None:
-    plain = Balance("none", 0.9, 0.0, 0.9, "ig", {"hits": 1, "of": 1}, "read", 0.0, 1024, 1.0)
+    plain = Balance("none", 0.9, 0.0, 0.9, "ig", {"hits": 1, "of": 1}, "leaks", {"read": 1}, "read", 0.0, 1024, 1.0)
     private = plain._replace(defense="dp-sgd", privacy={"epsilon": 2.5, "delta": 1e-5})
     head, rows = tradeoff._table([plain, private])
     assert head[-1] == "epsilon"

@@ -137,7 +137,7 @@ def test_idlg_says_where_it_cannot_work() -> None:
 def test_known_labels_must_be_granted() -> None:
     target = tiny_target()
     seen = observe(target, torch.rand(1, 1, 1, 6, 6), torch.tensor([[0]]), granted=False)
-    with pytest.raises(SettingError, match="does not grant"):
+    with pytest.raises(SettingError, match="not granted; give them"):
         labels.Known().find(target, seen)
 
 

@@ -8,7 +8,7 @@ from dosimeter import models
 from dosimeter.attacks import Search, Stop
 from dosimeter.attacks.search import masks, treatments
 from dosimeter.attacks.search.objective import Draws
-from dosimeter.attacks.search.search import _Run
+from dosimeter.attacks.search.running import Run
 from dosimeter.defenses import Cvb, Defense, KeyLock, Precode
 from dosimeter.engine import Matcher
 from dosimeter.types import Secret, Target, Way
@@ -117,7 +117,7 @@ def test_a_search_takes_the_mean_over_its_draws_for_every_image_of_a_batch(draws
     target = make(Precode(k=3, beta=0.5))
     images, labels = torch.rand(2, 2, *SHAPE), torch.tensor([[0, 1], [2, 3]])
     seen = observe(target, images, labels)
-    run = _Run(Search(stop=Stop(steps=1), secrets=treatments.Resampled(draws=draws)), target, seen, 0, range(1))
+    run = Run(Search(stop=Stop(steps=1), secrets=treatments.Resampled(draws=draws)), target, seen, 0, range(1))
     state = run._begin()
     drawn = run._draws(state.row)
     assert {name: tuple(value.shape) for name, value in drawn.secrets.items()} == dict.fromkeys(
