@@ -394,3 +394,13 @@ def test_training_refuses_what_speaks_of_victims(here: Path, option: str) -> Non
     assert code == 2
     assert f"Training attacks nobody and has no use for {option}; leave that out." in err
     assert not (here / "runs").exists()
+
+
+def test_time_may_be_given_to_the_attacks_of_a_comparison(here: Path) -> None:
+    """What is cut by it is told apart from what is not, and is no evidence."""
+    words = ("follow", *TASK, "--protocol", "bayes:steps=1,rounds=1", "--at", "0", "--victims", "1", "--steps", "50000")
+    code, out, _ = call(*words, "--minutes", "0.0001", "--out", "run")
+    assert code == 0
+    assert "inconclusive" in out
+    code, _, err = call(*words, "--minutes", "0.02", "--out", "run")
+    assert (code, "was made with another audit" in err) == (2, True), err

@@ -112,6 +112,7 @@ class Audit:
         apart = ("attack", "model", "names", "resources", "scoring", "victims")
         rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in apart}
         rest |= {"device": self.resources.device, "dtype": self.resources.dtype}
+        rest |= {"minutes": self.resources.minutes} if self.resources.minutes else {}  # which may cut it short
         assert self.victims is not None
         return {
             "attack": fingerprint.named(self.attack),

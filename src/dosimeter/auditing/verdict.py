@@ -77,7 +77,7 @@ def weigh(result: "Result | Pooled") -> Verdict:
         key=lambda each: (ORDER.index(each[1].name), -each[1].rate.rate),
     )
     if leaking:
-        words = [f"{claim.words}{f' by {name}' if len(attacks) > 1 else ''}" for name, claim in leaking]
+        words = [f"{claim.words}{f' ({name})' if len(attacks) > 1 else ''}" for name, claim in leaking]
         first = {claim.name: said for (_, claim), said in reversed(list(zip(leaking, words, strict=True)))}
         details = [f"Also, {said}." for said in reversed(first.values()) if said != words[0]]
         details.append(result.most_exposed)

@@ -76,6 +76,7 @@ DELTA = _score("Distance (L2) beyond which an image was missed; adds the risk R(
 METRIC = _score("A score of your own: path/to/file.py:NAME. May be repeated.")
 PROTOCOL = _train("How a federation trains, with settings: ppp:rounds=20,clients=5.")
 SEEDS = _train("Trainings that differ in their random numbers.", min=1)
+MINUTES = _machine("Time for all attacks of an audit; what is not done by then counts as not told.")
 WORKERS = _machine("Threads, or clients at once; one a core otherwise.")
 OVERWRITE = _output("Replace an older run.")
 JSON = _output("Print the records, and nothing else.", "--json")
@@ -146,7 +147,7 @@ class Machine:
     dtype: Precision = _of(_machine("Precision of the attack."), Precision.float32)
     budget: float = _of(_machine("GiB that the victims attacked at once may take."), 4.0)
     workers: int | None = _of(WORKERS, None)
-    minutes: float | None = _of(_machine("Time for all attacks; what is not done by then counts as not told."), None)
+    minutes: float | None = _of(MINUTES, None)
 
 
 _CONFIG = _output("A TOML file of options, such as a run's run.toml.", is_eager=True, callback=read_config)
@@ -237,6 +238,7 @@ class Follow(Planned, Victims, Task):
     server: list[str] | None = _of(_how("A server: honest, permuted-rows (flips labels). May be repeated."), None)
     threshold: float = _of(THRESHOLD, 0.5)
     workers: int | None = _of(WORKERS, None)
+    minutes: float | None = _of(MINUTES, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +247,7 @@ class Tradeoff(Planned, Victims, Task):
 
     protocol: str = _of(PROTOCOL, "ppp:rounds=20")
     steps: Any = _of(STEPS, "auto")
+    minutes: float | None = _of(MINUTES, None)
     threshold: float = _of(THRESHOLD, 0.5)
 
 

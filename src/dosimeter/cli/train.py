@@ -48,7 +48,7 @@ def run_follow(asked: options.Follow) -> None:
     task = federation(asked, asked.seed, asked.defense)
     check_rounds(task, moments)
     audit = audit_of(asked, task, attack)
-    audit = replace(audit, resources=Resources(workers=asked.workers))
+    audit = replace(audit, resources=replace(audit.resources, workers=asked.workers))
     if asked.dry_run:
         each = estimate(replace(audit, defense=task.defense))
         many = len(moments) * len(servers)
@@ -92,6 +92,7 @@ def audit_of(asked: Any, task: Federation, attack: Any) -> Audit:
         loss=part("loss", asked.loss),
         seed=asked.seed,
         updates=Updates(batch_norm=asked.batch_norm.value),
+        resources=Resources(minutes=asked.minutes),
         scoring=Scoring(threshold=asked.threshold),
         names={"model": spec.shown(asked.model), "data": spec.shown(asked.data)},
     )

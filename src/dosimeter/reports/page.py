@@ -71,7 +71,7 @@ def _main(result: Result) -> list[Html]:
     found = weigh(result)
     words = (
         tag("h2", *_unbroken(found.sentence)),
-        *(tag("p", *_unbroken(line)) for line in found.details),
+        tag("p", *_unbroken(" ".join(found.details))) if found.details else Html(),
         tag("p", "To settle it: ", tag("code", found.settles)) if found.settles else Html(),
         tag("p", *_unbroken(result.verdict or verdict(result))),
         tag("p", f"{labels_said(result)} {meaning(result)}".strip()),
