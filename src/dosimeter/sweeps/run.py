@@ -51,11 +51,12 @@ class Progress:
 
     def look(self, store: Store) -> "Progress":
         """As the store says it is by now."""
-        mine = [each for each in store.entries() if each.digest in self.digests]
-        new = [each for each in mine if each.status is Status.DONE and each.digest not in self.before]
-        self.done, self.seconds = len(new), sum(each.seconds or 0.0 for each in new)
-        self.failed = sum(each.status is Status.FAILED for each in mine)
-        self.running = tuple(_said(each.words) for each in mine if each.status is Status.RUNNING)
+        mine = [each for digest, each in store.standing().items() if digest in self.digests - self.before]
+        took = [seconds or 0.0 for status, seconds in mine if status is Status.DONE]
+        self.done, self.seconds = len(took), sum(took)
+        self.failed = sum(status is Status.FAILED for status, _ in mine)
+        running = [each for each in store.entries(Status.RUNNING) if each.digest in self.digests]
+        self.running = tuple(_said(each.words) for each in running)
         return self
 
 
@@ -85,16 +86,18 @@ def sweep(
     with Store(store) as kept:
         if retry_failed:
             kept.prune(each.digest for each in kept.entries(Status.FAILED) if each.digest in wanted)
-        before = wanted & {each.digest for each in kept.entries(Status.DONE)}
+        before = wanted & {digest for digest, (status, _) in kept.standing().items() if status is Status.DONE}
         progress = Progress(wanted, before, workers or 1)
 
         def tell() -> None:
             if told:
                 told(progress.look(kept))
 
+        tell()  # also where all of it is kept
         if workers:
             _side_by_side(trials, kept.folder, workers, tell)
-        _take(kept, prepared, tell)  # all, or what is left where processes were killed
+        left = [each for each in prepared if each.digest not in before]
+        _take(kept, left, tell)  # all, or what is left where processes were killed
         entries = {each.digest: each for each in kept.entries()}
         found = [(each.trial, entries[each.digest]) for each in prepared if each.digest in entries]
         accuracies = {each.digest: entries.get(each.training or "") for each in prepared}

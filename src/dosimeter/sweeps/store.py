@@ -25,6 +25,7 @@ from typing import Any, Self
 from dosimeter import files
 from dosimeter import store as runs
 from dosimeter.auditing import Result
+from dosimeter.auditing.verdict import weigh
 from dosimeter.drafts import locked
 from dosimeter.errors import DataError
 
@@ -41,6 +42,8 @@ CREATE TABLE IF NOT EXISTS records (
     digest TEXT NOT NULL REFERENCES trials, place INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (digest, place));
 CREATE INDEX IF NOT EXISTS by_status ON trials (status);
 """
+
+_ALL = "digest, kind, words, status, owner, began, seconds, found, why, uses"
 
 
 class Status(StrEnum):
@@ -117,14 +120,17 @@ class Store:
     def entries(self, status: Status | None = None) -> list[Entry]:
         """All trials, or those of a status, in the order of their digests."""
         where, given = ("WHERE status = ?", (status,)) if status else ("", ())
-        names = "digest, kind, words, status, owner, began, seconds, found, why, uses"
-        return [_entry(row) for row in self._base.execute(f"SELECT {names} FROM trials {where} ORDER BY digest", given)]
+        return [_entry(row) for row in self._base.execute(f"SELECT {_ALL} FROM trials {where} ORDER BY digest", given)]
+
+    def standing(self) -> dict[str, tuple[Status, float | None]]:
+        """Status and seconds of all trials by their digests, for those who look often."""
+        rows = self._base.execute("SELECT digest, status, seconds FROM trials")
+        return {digest: (Status(status), seconds) for digest, status, seconds in rows}
 
     def entry(self, digest: str) -> Entry | None:
         """A trial by its digest or by the beginning of it, where that is the only one with it."""
-        names = "digest, kind, words, status, owner, began, seconds, found, why, uses"
         rows = self._base.execute(
-            f"SELECT {names} FROM trials WHERE substr(digest, 1, ?) = ? LIMIT 2", (len(digest), digest)
+            f"SELECT {_ALL} FROM trials WHERE substr(digest, 1, ?) = ? LIMIT 2", (len(digest), digest)
         ).fetchall()
         return _entry(rows[0]) if len(rows) == 1 else None
 
@@ -283,8 +289,6 @@ class Store:
 
 def numbers(result: Result) -> dict[str, Any]:
     """What tables show of an audit."""
-    from dosimeter.auditing.verdict import weigh
-
     scores = result.scores
     found: dict[str, Any] = {name: each.mean for name, each in scores.scores.items()}
     found |= {f"blind_{name}": each.mean for name, each in scores.baseline.items() if name in ("ssim", "psnr")}
