@@ -1,5 +1,7 @@
 """A federation that trains in a moment: 8 x 8 images of which the bright row says the class."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import nn
@@ -30,6 +32,24 @@ def model() -> nn.Module:
     first, second = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, stride=2, padding=1)
     head = (nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, CLASSES))
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), *head)
+
+
+NET = """
+from torch import nn
+
+def make():
+    first, second = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, stride=2, padding=1)
+    head = (nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), *head)
+"""
+
+
+def words(folder: Path) -> dict[str, str]:
+    """A model of the same form and the same images in files, as trials take them."""
+    rows, splits = dataset(), [(split, part) for split in ("train", "test") for part in ("images", "labels")]
+    np.savez(folder / "rows.npz", **{f"{split}_{part}": getattr(rows, f"{split}_{part}") for split, part in splits})
+    (folder / "mine.py").write_text(NET)
+    return {"model": f"{folder}/mine.py:make", "data": f"{folder}/rows.npz"}
 
 
 def federation(defense: Defense | None = None, net: nn.Module | None = None, **protocol: object) -> Federation:

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from dosimeter.benchmarks import breaching, report
+from dosimeter.benchmarks import breaching, report, scale, sweeping
 from dosimeter.benchmarks.cases import Case
 from dosimeter.benchmarks.rounds import interleave, repeat
 from dosimeter.benchmarks.ways import Ready, usual_slope
 from dosimeter.cli import app
+from dosimeter.sweeps import Trial
+from dosimeter.sweeps.costs import Span
 
 FAKE = """
 import os
@@ -255,9 +257,39 @@ def test_a_profile_lists_the_costliest_operations_first() -> None:
 
 def test_training_is_timed_beside_a_plain_loop() -> None:
     words = ["--data", "mnist-5k", "--model", "mlp:width=8,depth=1", "--protocol", "fedsgd:clients=2", "--no-flower"]
+    words += ["--workers", "1"]
     result = CliRunner().invoke(app, ["bench", "training", *words, "--rounds", "1", "--turns", "1"])
     assert result.exit_code == 0, result.output
     assert "plain loop" in result.stdout
     assert "in this process" in result.stdout
     result = CliRunner().invoke(app, ["bench", "training", "--rounds", "0"])
     assert result.exit_code == 2
+
+
+def test_sweeps_are_timed_on_every_place_and_the_store_while_it_is_written_to() -> None:
+    load = sweeping.Load(trials=1, steps=2, model="lenet", victims=1, ray=False, seconds=0.1)
+    found = sweeping.measure(load, lambda _: None)
+    assert [row["place"] for row in found["rows"]] == ["here", "local:1", "local:2"]
+    for row in found["rows"]:
+        assert row["begins_after"] > 0
+        assert row["beside_a_trial"] > 0
+        assert 0 < row["trial"] < row["whole"]
+    assert found["speed_up"] > 0
+    assert found["store"]["entries"] > found["store"]["one writer"] > 0
+    assert sweeping.Swept(whole=10, begun=2, attacks=12, workers=2).beside(4) == 1
+
+
+def test_very_many_updates_are_scaled_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = scale.Scaled(update=Span(1, 2, 4), held=100, sent=1000, victims=10, kept=0.5)
+    assert one.days(86_400, 4) == Span(0.25, 0.5, 1)
+    assert one.rate(4) == 2000  # of two updates a second
+    assert one.writer(4) == 10  # nodes: each ends a trial of 20 core-seconds in 5 s, a writer takes in ten meanwhile
+    assert one.lost(3_600_000, 2, 100) == pytest.approx(
+        10 * 2 * 10 / 3600
+    )  # ten failures, half a trial on two cores each
+    monkeypatch.setattr(scale, "SETTINGS", {"small": Trial(model="lenet", attack="ig", victims=2)})
+    (row,) = json.loads(CliRunner().invoke(app, ["bench", "scale", "--nodes", "7", "--json"]).stdout)["rows"]
+    assert row["bytes_an_update"] > 0
+    assert row["days"]["likely"] == pytest.approx(1e6 * row["core_seconds"]["likely"] / (7 * 32 * 86_400))
+    shown = CliRunner().invoke(app, ["bench", "scale", "--updates", "12345"]).stdout
+    assert "12,345 updates on 10 nodes" in " ".join(shown.split())

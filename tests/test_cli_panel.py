@@ -17,7 +17,7 @@ from machine import full_disk
 
 AUDIT = "audit --model mlp-2 --size 12 --victims 1 --steps 5 --attack auto --decoys 3 --out run"
 WORDS = AUDIT.split()
-NAMES = ["ig", "analytic", "all revealed"]
+NAMES = ["analytic", "ig", "all revealed"]
 
 
 def again(*more: str) -> Result:
@@ -49,11 +49,11 @@ def test_a_killed_panel_goes_on_and_attacks_nothing_twice(
         store.write_interrupted(tmp_path / "run", "another one")
     process = begin(*WORDS, *more)
     try:
-        wait_for(process, ".dosimeter-run/run/attacks/01-ig/run.json", ".dosimeter-run/run/run.json")
+        wait_for(process, ".dosimeter-run/run/attacks/01-analytic/run.json", ".dosimeter-run/run/run.json")
     finally:
         process.kill()
         process.communicate()
-    done = Path(".dosimeter-run/run/attacks/01-ig/run.json").read_text()
+    done = Path(".dosimeter-run/run/attacks/01-analytic/run.json").read_text()
     if overwrite:
         assert store.read_run(tmp_path / "run").info["why"] == "another one"
     with full_disk(2000):
@@ -62,9 +62,9 @@ def test_a_killed_panel_goes_on_and_attacks_nothing_twice(
     assert "File too large" in stuck.output
     found = again(*more)
     assert found.exit_code == 0, found.output
-    assert "ig: kept from before" in found.output
+    assert "analytic: kept from before" in found.output
     assert "all revealed: kept" not in found.output
-    assert (tmp_path / "run" / "attacks" / "01-ig" / "run.json").read_text() == done
+    assert (tmp_path / "run" / "attacks" / "01-analytic" / "run.json").read_text() == done
     result = store.read(tmp_path / "run")
     assert [row["attack"] for row in result.document()["panel"]] == NAMES
     assert (result.status, os.listdir()) == ("complete", ["run"])
@@ -73,15 +73,17 @@ def test_a_killed_panel_goes_on_and_attacks_nothing_twice(
     assert "holds an older run" in refused.output  # since it is whole
 
 
-def test_ctrl_c_in_the_first_attack_keeps_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_a_search_keeps_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dosimeter.auditing.watches.Watches.of", interrupted_at(3))
     found = again("--steps", "1000")
     assert found.exit_code == 130, found.output
     run = store.read(tmp_path / "run")
     assert run.status == "interrupted"
-    assert [(t["attack"], "refused" in t) for t in run.document()["panel"]] == [("ig", False)]
-    assert [record.stopped for record in run.records] == ["interrupted"]
+    assert [(t["attack"], "refused" in t) for t in run.document()["panel"]] == [("analytic", False), ("ig", False)]
+    searched = run.panel[1].result
+    assert searched is not None
+    assert [record.stopped for record in searched.records] == ["interrupted"]
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     other = again("--steps", "2")  # another panel

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 
 from dosimeter.cli import app, tradeoff
 from dosimeter.federated import setup
-from dosimeter.federated.tradeoff import Balance, Comparison
+from dosimeter.sweeps import Entry, Status, Store
+from dosimeter.sweeps.tradeoff import Balance
 from small_federation import dataset
 
 MODEL = """
@@ -41,6 +43,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez("rows.npz", **arrays)
     setup._federation.cache_clear()  # as in a process of its own
     return tmp_path
+
+
+def kept(folder: str, kind: str = "audit") -> list[Entry]:
+    with Store(folder, create=False) as store:
+        return [each for each in store.entries(Status.DONE) if each.kind == kind]
 
 
 def call(*words: str) -> tuple[int, str, str]:
@@ -83,14 +90,43 @@ def test_a_killed_training_ends_as_an_unbroken_one(here: Path) -> None:
     assert kept.read_bytes() == whole.read_bytes()
 
 
+def test_a_killed_comparison_runs_only_what_is_missing_and_ends_as_an_unbroken_one(here: Path) -> None:
+    words = "compare --protocol ppp:rounds=60,clients=4,lr=0.01 --victims 1 --steps 2 --seeds 2 --defense none"
+    code, whole, _ = call(*words.split(), *TASK, "--out", "whole", "--json")
+    assert code == 0
+    line = [sys.executable, "-c", "from dosimeter.cli import main; main()", *words.split(), *TASK, "--out", "broken"]
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
+    deadline = time.monotonic() + 120
+    while not list(here.glob("broken/trials/*/round.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = {each.digest: each.began for each in [*kept("broken"), *kept("broken", "training")]}
+    assert 0 < len(done) < len([*kept("whole"), *kept("whole", "training")])
+    code, again, _ = call(*words.split(), *TASK, "--out", "broken", "--json")
+    assert code == 0
+    after = {each.digest: each.began for each in [*kept("broken"), *kept("broken", "training")]}
+    assert done.items() <= after.items()  # what was done is not run again
+    assert unhurried(json.loads(again)["balances"]) == unhurried(json.loads(whole)["balances"])
+    for each in kept("whole", "training"):
+        name = f"trials/{each.digest}/round.safetensors"
+        assert (here / "broken" / name).read_bytes() == (here / "whole" / name).read_bytes()
+
+
+def unhurried(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Figures without times."""
+    return [{key: value for key, value in each.items() if key != "seconds"} for each in found]
+
+
 def test_leakage_is_followed_over_rounds(here: Path) -> None:
     words = ("follow", *TASK, "--protocol", "bayes:steps=1,rounds=4", "--at", "0+2+4", "--victims", "2", "--steps", "5")
     code, out, _ = call(*words, "--server", "honest", "--server", "permuted-rows", "--out", "run")
     assert code == 0
     assert out.count("permuted-rows") == 3
-    points = json.loads((here / "run" / "leakage.json").read_text())["found"]
-    assert {point["round"] for point in points.values()} == {0, 2, 4}
-    assert "Accuracy." in (here / "run" / "training.html").read_text()
+    assert {each.words["round"] for each in kept("run")} == {0, 2, 4}
+    page = (here / "run" / "training.html").read_text()
+    assert "Accuracy." in page
+    assert page.count("Most exposed") == 6
 
 
 EARLY = "ppp:rounds=40,clients=3,lr=0.3,validation=0.25,patience=2"
@@ -100,8 +136,7 @@ def test_a_training_that_ends_early_says_which_rounds_were_not_reached(here: Pat
     few = ("--victims", "1", "--steps", "2", "--out", "run")
     code, _, err = call("follow", *TASK, "--protocol", EARLY, "--at", "0+38+40", *few)
     assert code == 0
-    points = json.loads((here / "run" / "leakage.json").read_text())["found"].values()
-    last = max(point["round"] for point in points)
+    last = max((each.found or {})["rounds"] for each in kept("run", "training"))
     assert 2 < last < 38
     said = f"Training ended after round {last}, which is attacked instead of rounds 38, 40."
     assert said in err
@@ -127,18 +162,21 @@ def test_defenses_are_compared_and_kept(here: Path) -> None:
     code, _, err = call(*words, "--defense", "none", "--defense", "noise:sigma=0.1")
     assert code == 0
     assert err.count("attacks were tried") == 2
-    before = (here / "run" / "compare.json").stat().st_mtime_ns
+    began = {each.digest: each.began for each in [*kept("run"), *kept("run", "training")]}
+    assert len(began) == 4
     assert call(*words, "--defense", "none")[0] == 0
-    assert (here / "run" / "compare.json").stat().st_mtime_ns == before
     page = (here / "run" / "compare.html").read_text()
     assert "noise:sigma=0.1" not in page  # only what this call asked for
     assert "1 - SSIM" in page
-    code, _, err = call(*words, "--defense", "none", "--seeds", "2")
-    assert code == 2
-    assert "'run/compare.json' was made with another seeds (1, now 2); choose another --out" in err
+    assert page.count("Most exposed") == 1
+    code, out, _ = call(*words, "--defense", "none", "--seeds", "2")
+    assert (code, "±" in out) == (0, True)
+    after = {each.digest: each.began for each in [*kept("run"), *kept("run", "training")]}
+    assert len(after) == 5  # one more training
+    assert began.items() <= after.items()
 
 
-def test_a_defense_is_calibrated_and_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defense_is_calibrated_and_goes_on(here: Path) -> None:
     words = (
         "calibrate",
         *TASK,
@@ -156,11 +194,10 @@ def test_a_defense_is_calibrated_and_goes_on(here: Path, monkeypatch: pytest.Mon
     assert "sigma=0.0001 stops all attacks" in err
     assert "noise:sigma=0.0001: " in out
     assert "accuracy" in out
-    monkeypatch.setattr(Comparison, "strongest", None)  # what was tried is kept
+    began = {each.began for each in kept("run")}
     assert call(*words, "--defense", "noise", "--allow", "1")[:2] == (0, out)
-    code, _, err = call(*words, "--defense", "noise", "--seed", "1")
-    assert code == 2
-    assert "seed (0, now 1)" in err
+    assert call("compare", *words[1:], "--defense", "noise:sigma=0.0001")[0] == 0
+    assert {each.began for each in kept("run")} == began  # what was tried is kept, for comparisons too
 
 
 def test_what_dp_sgd_costs_stands_beside_accuracy(here: Path) -> None:
@@ -202,6 +239,7 @@ def test_a_comparison_has_the_epsilon_of_dp_sgd_alone() -> None:
         (("follow", *TASK, "--at", "0+500"), "no round 500"),
         (("follow", *TASK, "--server", "nobody"), "Unknown server"),
         (("compare", *TASK, "--defense", "nothing"), "Unknown defense"),
+        (("compare", *TASK, "--defense", "none", "--on", "mars"), "Expected a place to run trials (--on)"),
         (("calibrate", *TASK, "--defense", "none"), "no strength"),
     ],
 )
@@ -266,9 +304,9 @@ def test_a_tilde_is_the_home_folder_in_every_option(here: Path, monkeypatch: pyt
 
 PAGES = {
     "train --protocol ppp:rounds=1,clients=2": ("training.html", "test accuracy", "seed-0/training.json"),
-    "follow --protocol bayes:steps=1,rounds=1 --at 0 --victims 1 --steps 2": ("training.html", "norm", "leakage.json"),
+    "follow --protocol bayes:steps=1,rounds=1 --at 0 --victims 1 --steps 2": ("training.html", "norm", "trials.sqlite"),
     "compare --defense none --protocol ppp:rounds=1,clients=2 --victims 1 --steps 2": (
-        "compare.html", "best attack", "compare.json",
+        "compare.html", "best attack", "trials.sqlite",
     ),
 }  # fmt: skip
 
@@ -276,7 +314,9 @@ PAGES = {
 @pytest.mark.parametrize("words", PAGES)
 def test_a_page_that_fails_takes_no_results_with_it(here: Path, words: str) -> None:
     page, printed, kept = PAGES[words]
-    (here / "run" / page).mkdir(parents=True)
+    assert call(*words.split(), *TASK, "--out", "run")[0] == 0
+    (here / "run" / page).unlink()
+    (here / "run" / page).mkdir()
     code, out, err = call(*words.split(), *TASK, "--out", "run")
     assert code == 2
     assert printed in out
@@ -293,23 +333,46 @@ KEEPING = (
 )
 
 
-@pytest.mark.parametrize("words", KEEPING)
-def test_what_was_kept_of_another_model_or_other_data_is_refused(here: Path, words: str) -> None:
-    assert call(*words.split(), *TASK)[0] == 0
+def test_a_training_of_another_model_or_other_data_is_refused(here: Path) -> None:
+    words = KEEPING[0].split()
+    assert call(*words, *TASK)[0] == 0
     (here / "mine.py").write_text(MODEL.replace("Sigmoid", "Tanh"))  # of the same weights
     setup._federation.cache_clear()
-    code, _, err = call(*words.split(), *TASK)
+    code, _, err = call(*words, *TASK)
     assert code == 2, err
     assert "another model (Sequential " in err
+    change_data(here)
+    setup._federation.cache_clear()
+    code, _, err = call(*words, *TASK)
+    assert code == 2, err
+    assert "data (rows " in err
+    assert len(list((here / "runs").iterdir())) == 1
+
+
+def change_data(here: Path) -> None:
     (here / "mine.py").write_text(MODEL)
     arrays = dict(np.load("rows.npz"))
     arrays["train_images"][0] += 1
     np.savez("rows.npz", **arrays)
-    setup._federation.cache_clear()
-    code, _, err = call(*words.split(), *TASK)
-    assert code == 2, err
-    assert "data (rows " in err
-    assert len(list((here / "runs").iterdir())) == 1
+
+
+@pytest.mark.parametrize("words", KEEPING[1:3])
+def test_what_was_kept_of_another_model_or_other_data_is_not_taken_for_this(here: Path, words: str) -> None:
+    assert call(*words.split(), *TASK, "--out", "run")[0] == 0
+    before = len(kept("run"))
+    (here / "mine.py").write_text(MODEL.replace("Sigmoid", "Tanh"))  # of the same weights
+    assert call(*words.split(), *TASK, "--out", "run")[0] == 0
+    assert len(kept("run")) > before
+    change_data(here)
+    between = len(kept("run"))
+    assert call(*words.split(), *TASK, "--out", "run")[0] == 0
+    assert len(kept("run")) > between
+    (here / "taken").mkdir()
+    (here / "taken" / "notes.txt").write_text("mine")
+    code, _, err = call(*words.split(), *TASK, "--out", "taken")
+    assert code == 2
+    assert "Expected a store of trials or an empty folder in 'taken', found 'notes.txt'; choose another --out." in err
+    assert [path.name for path in (here / "taken").iterdir()] == ["notes.txt"]
 
 
 def test_every_setting_has_a_folder_of_its_own(here: Path) -> None:
@@ -336,9 +399,7 @@ def test_a_defense_of_ones_own_that_changed_is_compared_anew(here: Path) -> None
     for text in (DEFENSE, DEFENSE.replace("1.0", "0.0"), DEFENSE):
         (here / "own.py").write_text(text)
         assert call(*words, "--defense", "own.py:Mine")[0] == 0
-    found = json.loads((here / "run" / "compare.json").read_text())["found"]
-    assert len(found) == 2
-    assert len({balance["ssim"] for balance in found.values()}) == 2
+    assert len({(each.found or {})["ssim"] for each in kept("run")}) == len(kept("run")) == 2
 
 
 OTHER = """
@@ -402,5 +463,5 @@ def test_time_may_be_given_to_the_attacks_of_a_comparison(here: Path) -> None:
     code, out, _ = call(*words, "--minutes", "0.0001", "--out", "run")
     assert code == 0
     assert "inconclusive" in out
-    code, _, err = call(*words, "--minutes", "0.02", "--out", "run")
-    assert (code, "was made with another audit" in err) == (2, True), err
+    assert call(*words, "--minutes", "0.0002", "--out", "run")[0] == 0
+    assert len(kept("run")) == 2

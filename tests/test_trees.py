@@ -6,6 +6,7 @@ from torch import Tensor
 
 from dosimeter import trees
 from dosimeter.errors import UpdateError
+from dosimeter.types import Ended, Outcome, Reconstruction, Trained
 
 MODEL = {"a.weight": torch.ones(2, 3), "a.bias": torch.ones(2)}
 
@@ -23,6 +24,21 @@ def test_rows_choose_in_every_tensor_and_keep_the_rest() -> None:
     assert chosen.right[0].tolist() == [20, 0]
     assert chosen.right[1] == 7
     assert trees.rows({"x": torch.arange(3)}, torch.tensor([1]))["x"].tolist() == [1]
+
+
+def test_what_some_groups_of_victims_were_not_told_stays_with_its_own() -> None:
+    def found(victims: int, **more: object) -> Reconstruction:
+        images = torch.zeros(victims, 1, 1, 2, 2)
+        ended = (Ended(Outcome.NOT_DETERMINED),) * victims
+        return Reconstruction.without_steps(images, None, torch.zeros(victims), ended)._replace(**more)  # type: ignore[arg-type]
+
+    unreached, solved = found(2), found(1, determined=({"image": 0.5},), trained=(Trained(3, 0.1),))
+    both = trees.join([unreached, solved])
+    assert both.determined == ({}, {}, {"image": 0.5})
+    assert both.trained == ()
+    assert trees.join([found(2), found(1)]).determined == ()
+    labelled = found(1)._replace(labels=torch.zeros(1, 1))
+    assert trees.join([unreached, labelled]).labels is None
 
 
 def test_squared_norms_are_per_victim_and_tensor() -> None:

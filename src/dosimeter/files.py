@@ -7,7 +7,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,35 +95,6 @@ def alone(folder: Path, *, instead: str = "--out") -> Iterator[None]:
     finally:
         if handle is not None:
             os.close(handle)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Results in a file, each added as soon as it is there, by however many processes."""
-
-    path: Path
-    made: Mapping[str, Any]
-    """What all of them were made with, as plain values; a file that was made with anything else is refused."""
-
-    def read(self) -> dict[str, Any]:
-        """Results by their keys; none where there is no file yet."""
-        if not self.path.is_file():
-            return {}
-        try:
-            document = json.loads(self.path.read_text())
-            made, found = document["made"], dict(document["found"])
-        except (OSError, ValueError, KeyError, TypeError):
-            raise OutputError(
-                f"{str(self.path)!r} is damaged, or no file of this version of the program; choose another --out."
-            ) from None
-        check_same(self.path, made, self.made)
-        return found
-
-    def add(self, key: str, result: Any) -> None:
-        """Beside what others have added in the meantime."""
-        with alone(self.path.parent):
-            found = {**self.read(), key: result}
-            replace_json(self.path, {"program": "dosimeter", "made": dict(self.made), "found": found})
 
 
 def check_same(place: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:

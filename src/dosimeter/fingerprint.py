@@ -73,6 +73,11 @@ def code() -> str:
     return f"dosimeter {importlib.metadata.version('dosimeter')} {digest[:8]}, torch {_version('torch')}"
 
 
+def is_installed(name: str) -> bool:
+    """Whether a module is one of those that every machine of ours has, and not the user's own."""
+    return bool(_installed(name))
+
+
 class _Reader:
     """One pass through a value and all that it holds."""
 

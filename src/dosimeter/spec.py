@@ -74,9 +74,10 @@ def joined(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], *, b
 def with_setting(text: str, at: int, key: str, value: str) -> str:
     """The words of joined parts with one setting of one of them replaced, all others as they are."""
     parts = text.split("|")
-    name, _, rest = parts[at].partition(":")
+    place, own, rest = parts[at].rpartition(".py:")
+    name, _, rest = rest.partition(":")
     others = [item for item in rest.split(",") if item and item.partition("=")[0] != key]
-    parts[at] = f"{name}:{','.join([*others, f'{key}={value}'])}"
+    parts[at] = f"{place}{own}{name}:{','.join([*others, f'{key}={value}'])}"
     return "|".join(parts)
 
 

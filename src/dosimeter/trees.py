@@ -69,26 +69,36 @@ def repeat(tensors: Gradient, times: int) -> dict[str, Tensor]:
 
 
 def join(parts: Sequence[Reconstruction]) -> Reconstruction:
-    """Reconstructions of several groups of victims one after another; a curve that ended early keeps its last value."""
+    """Reconstructions of several groups of victims one after another; a curve that ended early keeps its last value.
+
+    Labels and guesses that not all groups have are left out, for it could not be told whose they are.
+    """
     steps = tuple(sorted({step for part in parts for step in part.curve.steps}))
     curves = []
     for part in parts:
         at = [sum(s <= step for s in part.curve.steps) - 1 for step in steps]
         curves.append(part.curve.match[:, at])
     labels = [part.labels for part in parts if part.labels is not None]
+    solved, guessed = any(part.determined for part in parts), all(part.trained for part in parts)
     return Reconstruction(
         images=torch.cat([part.images for part in parts]),
-        labels=torch.cat(labels) if labels else None,
+        labels=torch.cat(labels) if len(labels) == len(parts) else None,
         match=torch.cat([part.match for part in parts]),
         steps=torch.cat([part.steps for part in parts]),
         restart=torch.cat([part.restart for part in parts]),
         stopped=tuple(why for part in parts for why in part.stopped),
         curve=Curve(steps, torch.cat(curves)),
-        determined=tuple(shares for part in parts for shares in part.determined),
-        trained=tuple(guess for part in parts for guess in part.trained),
-        again=tuple(times for part in parts for times in part.again),
+        determined=tuple(each for part in parts for each in part.determined or ({},) * len(part.stopped) * solved),
+        trained=tuple(guess for part in parts for guess in part.trained if guessed),
+        again=_again(parts),
         trained_on=_trained_on(parts),
     )
+
+
+def _again(parts: Sequence[Reconstruction]) -> tuple[int, ...]:
+    if not any(part.again for part in parts):
+        return ()
+    return tuple(times for part in parts for times in part.again or (0,) * len(part.stopped))
 
 
 def _trained_on(parts: Sequence[Reconstruction]) -> Tensor | None:

@@ -15,7 +15,7 @@ from dosimeter import engine, trees
 from dosimeter.attacks import generators, labels, presets
 from dosimeter.attacks.generators.weights import WeightField
 from dosimeter.attacks.search import degraded, likelihoods, masks, moves, optimisers, priors, spaces, starts
-from dosimeter.attacks.search.objective import Draws, Objective, Unknowns
+from dosimeter.attacks.search.objective import Draws, Objective, Terms, Unknowns
 from dosimeter.attacks.search.treatments import Resampled
 from dosimeter.engine import Products
 from dosimeter.errors import DataError, ModelError, OutputError, SettingError
@@ -266,13 +266,13 @@ def test_a_loss_without_slopes_is_the_loss_with_them() -> None:
             Unknowns(target, 1, generators.Latent(generator=faces()), 0, searched=False),
             seen,
             likelihood=likelihood,
-            prior=priors.TotalVariation(),
-            only=masks.Mean(),
+            only=[masks.Mean()],
             secrets=Resampled(),
         )
         x, owner, given_ = torch.randn(4, 4, dtype=torch.float64), torch.tensor([0, 1, 1, 0]), torch.zeros(4, 1).long()
         full, cheap = (
-            objective(x, given_, owner, Draws({}, None), restart=owner, slopes=slopes) for slopes in (True, False)
+            objective(x, given_, owner, Draws({}, None), Terms(priors.TotalVariation()), restart=owner, slopes=slopes)
+            for slopes in (True, False)
         )
         assert torch.allclose(full.loss, cheap.loss)
         assert torch.allclose(full.match, cheap.match)

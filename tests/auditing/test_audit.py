@@ -93,7 +93,7 @@ def test_parts_may_be_words_as_on_the_command_line() -> None:
 def test_a_panel_in_python_is_the_attack_auto() -> None:
     model, victims = small_model(), some_victims(1)
     whole = dm.panel(model, victims, steps=2, defense="noise:sigma=0.1")
-    assert [row.attack for row in whole.panel][:2] == ["ig", "density"]
+    assert [row.attack for row in whole.panel][:2] == ["analytic", "density"]
     assert "attacks were tried" in whole.verdict
     named = dm.audit(model, victims, attack="auto:steps=2", defense="noise:sigma=0.1")
     assert named.document() == whole.document()
@@ -128,6 +128,20 @@ def test_chunks_do_not_change_the_result() -> None:
     assert torch.allclose(whole.images, side.images, atol=1e-6)
     assert torch.allclose(whole.images, cut.images, atol=1e-6)
     assert torch.allclose(whole.curve.match, cut.curve.match, atol=1e-6)
+
+
+def test_steady_tiles_do_not_depend_on_who_else_is_there_or_on_threads() -> None:
+    model, victims, attack = small_model(), some_victims(7), dm.presets.inverting_gradients(steps=20)
+    steady = dm.Resources(steady=True, budget=900_000)
+    whole, side = (
+        dm.audit(model, victims, attack=attack, resources=replace(steady, workers=workers)) for workers in (1, 3)
+    )
+    tile = whole.settings["tile"]
+    assert 1 < tile < 7
+    assert json.dumps(whole.document()) == json.dumps(side.document())  # to the byte, in float32
+    last = dm.audit(model, victims.take(slice(tile, None)), attack=attack, resources=steady)
+    assert whole.raw[tile:].equal(last.raw)
+    assert whole.raw_baseline[tile:].equal(last.raw_baseline)
 
 
 def test_batches_are_matched_image_by_image() -> None:

@@ -211,6 +211,27 @@ def test_the_strongest_attack_and_the_control_speak() -> None:
     assert [row["attack"] for row in whole.document()["panel"]] == [t.attack for t in trials]
 
 
+def test_what_solves_or_knows_the_defense_has_its_turn_before_what_ignores_it() -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 1, seed=0)
+    setting = Audit(model=tiny(), victims=victims, attack=dm.presets.inverting_gradients(), defense=d.Precode())
+    trials = list(audit_panel(setting, steps=1))
+    solved = [t.attack for t in trials if t.attack in ("eliminate", "analytic")]
+    searched = [t.role for t in trials[len(solved) :]]
+    assert [t.attack for t in trials[:2]] == solved
+    assert searched == sorted(searched, key=["adaptive", "published", "control"].index)
+    assert set(searched) == {"adaptive", "published", "control"}
+
+
+def test_a_panel_may_end_once_every_image_is_read() -> None:
+    victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
+    setting = Audit(model=tiny(), victims=victims, attack=dm.presets.inverting_gradients())
+    short = replace(setting, resources=dm.Resources(until_read=True))
+    assert short.made != setting.made
+    assert [t.attack for t in audit_panel(short, steps=1)] == ["analytic"]
+    hidden = replace(short, defense=Hide())
+    assert [t.attack for t in audit_panel(hidden, steps=1)][-1] == "all revealed"
+
+
 def test_a_panel_takes_as_long_as_all_its_attacks(tmp_path: Path) -> None:
     victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
     setting = Audit(model=tiny(), victims=victims, attack=dm.presets.inverting_gradients(), defense=d.NoDefense())
@@ -235,7 +256,7 @@ def test_a_panel_takes_as_long_as_all_its_attacks(tmp_path: Path) -> None:
 def test_an_attack_that_solves_gives_up_and_says_of_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dosimeter.auditing.panel.panel.LEAST", 0.0)
     data = dm.load("mnist-5k", size=32)
-    victims = dm.pick(data, 3, seed=0)
+    victims = dm.pick(data, 8, seed=0)
     model = dm.models.build("cnn", shape=data.shape, classes=10, mean=(0.13,), std=(0.31,), seed=0)
     setting = Audit(
         model=model,
@@ -247,17 +268,15 @@ def test_an_attack_that_solves_gives_up_and_says_of_whom(monkeypatch: pytest.Mon
     trials = list(audit_panel(setting, steps=1))
     whole = conclude(trials)
     assert whole.status == "complete"
-    solved = whole.panel[1].result
+    solved = whole.panel[-1].result  # tried first, and once more with all the time that the searches took
     assert solved is not None
     untried = solved.scores.unmeasured["out of time"]
-    assert whole.panel[1].attack == "analytic"
-    assert 1 <= untried <= 3
-    assert f"The time of analytic was up before it was done with {untried} of 3 updates" in whole.unmeasured
+    assert [t.attack for t in trials] == ["ig", "all revealed", "analytic"]
+    assert 1 <= untried <= 8
+    assert f"The time of analytic was up before it was done with {untried} of 8 updates" in whole.unmeasured
     row = next(row for row in words.panel(whole) if row.name == "analytic")
-    assert row.read.endswith(f"gave up after {duration(solved.seconds)}: {3 - untried} of 3 victims done")
-    assert all(
-        t.result and t.result.scores.unmeasured == {} for t in (trials[0], trials[2])
-    )  # searches have all the time
+    assert row.read.endswith(f"gave up after {duration(solved.seconds)}: {8 - untried} of 8 victims done")
+    assert all(t.result and t.result.scores.unmeasured == {} for t in trials[:2])  # searches have all the time
 
 
 def test_a_control_that_fails_takes_the_verdict_back() -> None:
@@ -287,9 +306,10 @@ def test_the_verdict_does_not_contradict_an_attack_that_needs_no_help() -> None:
 
 
 def test_auto_on_the_command_line_writes_all_and_gates(tmp_path: Path) -> None:
-    words = "audit --model mlp-2 --size 12 --victims 2 --steps 120 --attack auto --defense precode:k=8|noise:sigma=1e-5"
+    words = "audit --model mlp-2 --size 8 --victims 2 --steps 40 --attack auto"
     where = tmp_path / "run"
-    found = CliRunner().invoke(app, [*words.split(), "--out", str(where), "--fail-above", "0.7"])
+    defended = [*words.split(), "--defense", "precode:k=8|noise:sigma=1e-5"]
+    found = CliRunner().invoke(app, [*defended, "--out", str(where), "--fail-above", "0.7"])
     assert found.exit_code == 1, found.output
     assert "Fails: 2 of 2 images are" in found.output
     document = json.loads((where / "records.json").read_text())

@@ -15,10 +15,10 @@ from dosimeter.auditing import gate
 from dosimeter.auditing.verdict import Kind, weigh
 from dosimeter.cli import app
 from dosimeter.data.files import read_batch
-from dosimeter.federated.leakage import point_of
 from dosimeter.reports import page, words
 from dosimeter.studies import Row, Study
-from dosimeter.studies.sweep import run as run_study
+from dosimeter.studies import run as run_study
+from dosimeter.sweeps.leakage import point_of
 
 QUIET = dm.Resources(progress=False)
 

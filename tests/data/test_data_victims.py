@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dosimeter.data import load, pick, pick_decoys
+from dosimeter.data import load, pick, pick_decoys, pick_shadows
 from dosimeter.errors import DataError, SettingError
 
 
@@ -131,3 +131,26 @@ def test_distinct_batches_hold_different_classes_and_no_image_twice(batch: int) 
 def test_distinct_batches_that_cannot_be_are_refused() -> None:
     with pytest.raises(DataError, match="of different classes"):
         pick(load("mnist-5k"), 1, batch=11, distinct=True)
+
+
+def test_shadows_are_no_images_that_an_audit_of_the_seed_picks() -> None:
+    dataset = load("mnist-5k")
+    count = dataset.count("train")
+    shadows = pick_shadows(dataset, 4, batch=2, seed=3)
+    private = pick(dataset, count - 8, seed=3)
+    assert not set(shadows.indices.flatten().tolist()) & set(private.indices.flatten().tolist())
+    assert shadows.images.shape[:2] == (4, 2)
+    assert shadows.ids == pick(dataset, indices=shadows.indices).ids
+    beside = pick_shadows(dataset, 4, seed=3, victims=private.take(slice(4000)))
+    assert not set(beside.indices.flatten().tolist()) & set(private.indices[:4000].flatten().tolist())
+    with pytest.raises(DataError, match="beside the victims"):
+        pick_shadows(dataset, count + 1, seed=3)
+
+
+def test_shadows_beside_victims_are_the_next_seeds_victims_without_them() -> None:
+    dataset = load("mnist-5k")
+    victims, next_seeds = pick(dataset, 2000, seed=0), pick(dataset, 2008, seed=1)
+    private = set(victims.ids)
+    free = tuple(name for name in next_seeds.ids if name not in private)[:8]
+    assert private & set(next_seeds.ids[:8])  # or nothing would be left out
+    assert pick_shadows(dataset, 8, seed=0, victims=victims).ids == free

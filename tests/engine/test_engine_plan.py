@@ -46,6 +46,10 @@ def test_tiles_cover_all_victims_within_the_budget(
     assert 0 < found.bytes <= budget
     assert found.bytes % (found.workers * found.victims) == 0
     assert found == engine.plan(network(), **asked)
+    steady = engine.plan(network(), **asked, steady=True)
+    assert steady.victims == engine.plan(network(), **{**asked, "victims": 1, "workers": 1}, steady=True).victims
+    assert 1 <= steady.workers <= min(workers, -(-victims // steady.victims))
+    assert 0 < steady.bytes <= budget
     richer = engine.plan(network(), **{**asked, "budget": 2 * budget})
     assert richer.workers * richer.victims >= found.workers * found.victims
 

@@ -117,19 +117,20 @@ def test_a_search_takes_the_mean_over_its_draws_for_every_image_of_a_batch(draws
     target = make(Precode(k=3, beta=0.5))
     images, labels = torch.rand(2, 2, *SHAPE), torch.tensor([[0, 1], [2, 3]])
     seen = observe(target, images, labels)
-    run = Run(Search(stop=Stop(steps=1), secrets=treatments.Resampled(draws=draws)), target, seen, 0, range(1))
+    run = Run([Search(stop=Stop(steps=1), secrets=treatments.Resampled(draws=draws))], target, seen, 0, range(1))
     state = run._begin()
     drawn = run._draws(state.row)
     assert {name: tuple(value.shape) for name, value in drawn.secrets.items()} == dict.fromkeys(
         target.secrets, (2, draws, 2, 3)
     )
-    whole = run.objective(state.x, state.labels, state.owner, drawn, restart=state.row * 0)
+    whole = run.objective(state.x, state.labels, state.owner, drawn, run._terms(0, state.row), restart=state.row * 0)
     singles = [
         run.objective(
             state.x,
             state.labels,
             state.owner,
             Draws({name: value[:, k : k + 1] for name, value in drawn.secrets.items()}, None),
+            run._terms(0, state.row),
             restart=state.row * 0,
         )
         for k in range(draws)

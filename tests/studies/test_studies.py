@@ -2,6 +2,11 @@
 
 import inspect
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +16,14 @@ import torch
 from typer.testing import CliRunner
 
 import small_federation
-from dosimeter import defenses, fingerprint, models, rng, spec, studies
+from dosimeter import models, spec, studies
 from dosimeter.attacks import Search, presets
-from dosimeter.auditing import Scoring
 from dosimeter.cli import app
 from dosimeter.cli.study import named_bars
-from dosimeter.errors import OutputError
-from dosimeter.federated import Federation
-from dosimeter.studies import sweep
+from dosimeter.data import pick
+from dosimeter.errors import DataError
+from dosimeter.studies import study as module
+from dosimeter.sweeps import Progress, Status, Store, versions
 from dosimeter.task import load_task
 
 TINY = replace(
@@ -47,20 +52,28 @@ def test_psnrs_of_inverting_gradients_stand_in_both_units() -> None:
         assert float(ours) - float(theirs) == pytest.approx(below, abs=0.1)
 
 
-def test_a_stopped_study_goes_on_where_it_was(tmp_path: Path) -> None:
-    first = next(iter(studies.run(TINY, tmp_path)))
-    assert not first[2]
-    again = list(studies.run(TINY, str(tmp_path)))
-    assert [there for *_, there in again] == [True, False]
-    assert again[0][:2] == first[:2]
-    kept = json.loads((tmp_path / "study.json").read_text())["found"]
-    assert [entry["row"]["model"] for entry in kept.values()] == [row.model for row in TINY.rows]
-    other = replace(TINY, rows=(replace(TINY.rows[0], steps=3),))
-    assert [there for *_, there in studies.run(other, tmp_path)] == [False]
+def there(study: studies.Study, folder: Path) -> list[bool]:
+    """Whether each row was kept before it was asked for."""
+    seen: list[Progress] = []
+    found = studies.run(study, folder, told=seen.append)
+    assert all(outcome for _, outcome, _ in found)
+    return [entry.digest in seen[-1].before for *_, entry in found]
+
+
+def test_rows_are_kept_with_their_pictures(tmp_path: Path) -> None:
+    one = replace(TINY, rows=TINY.rows[:1])
+    first = studies.run(one, tmp_path)
+    seen: list[Progress] = []
+    again = studies.run(TINY, str(tmp_path), told=seen.append)
+    assert again[0] == first[0]
+    assert seen[-1].before == {again[0][2].digest}
+    with Store(tmp_path, create=False) as store:
+        assert store.result(again[1][2].digest).images.shape == (1, 1, 1, 16, 16)
 
 
 def test_a_row_is_the_audit_that_the_command_makes(tmp_path: Path) -> None:
-    _, outcome, _ = next(iter(studies.run(TINY, tmp_path)))
+    ((_, outcome, _),) = studies.run(replace(TINY, rows=TINY.rows[:1]), tmp_path)
+    assert outcome
     words = "audit --model convnet:width=2 --data mnist-5k --size 16 --attack ig --victims 1 --steps 2 --json"
     found = CliRunner().invoke(app, [*words.split(), "--out", str(tmp_path / "run")])
     assert found.exit_code == 0, found.output
@@ -78,33 +91,14 @@ def test_the_study_of_labels_trains_defends_and_prints_labels(tmp_path: Path) ->
         studies.Row(**few, protocol="bayes:rounds=1,steps=3"),  # type: ignore[arg-type]
     )
     found = list(studies.run(replace(study, rows=rows), tmp_path))
-    plain, noisy, trained = (outcome for _, outcome, _ in found)
+    plain, noisy, trained = (outcome for _, outcome, _ in found if outcome)
     assert (plain.labels, plain.updates) == ("12 of 12", "3 of 3")
     assert noisy.updates == "0 of 3"
     assert trained.blind_psnr == plain.blind_psnr
-    table = studies.as_markdown(study, [(row, outcome) for row, outcome, _ in found])
+    table = studies.as_markdown(study, [(row, outcome) for row, outcome, _ in found if outcome])
     assert table.splitlines()[0].startswith("| model | attack | defense | trained | updates | labels right |")
     assert "| noise:sigma=10\\|prune:ratio=0 | - | 3 of 4 |" in table
     assert "| none | 3 steps | 3 of 4 |" in table
-
-
-def test_training_changes_the_model_and_is_the_same_again() -> None:
-    row = studies.Row(model="lenet:width=2", data="mnist-5k", victims=1, protocol="bayes:rounds=2,steps=1")
-    assert row.trained(None) == "2 steps"
-    protocol = row.training()
-    assert protocol is not None
-    for defense in (defenses.NoDefense(), defenses.Precode(k=4)):
-        task = load_task(row.model, row.data, seed=0)
-        with rng.scoped(0, "defense", "model"):
-            before = defense.on_model(task.model, task.dataset.shape)
-        whole = Federation(model=task.model, dataset=task.dataset, protocol=protocol, defense=defense)
-        made = [sweep._train(whole) for _ in range(2)]
-        assert 0 <= made[0].accuracy == made[1].accuracy <= 1
-        once, again = (each.defense.on_model(before, (1, 1, 1)) for each in made)
-        pairs = list(zip(before.parameters(), once.parameters(), again.parameters(), strict=True))
-        assert all(torch.equal(b, c) for _, b, c in pairs)
-        assert not any(torch.equal(a, b) for a, b, _ in pairs)
-        assert not once.training
 
 
 def test_rows_after_training_say_how_long_and_how_well(tmp_path: Path) -> None:
@@ -112,7 +106,7 @@ def test_rows_after_training_say_how_long_and_how_well(tmp_path: Path) -> None:
     few = [replace(row, data="mnist-5k", victims=1) for row in study.rows if row.attack == "unlock"]
     rows = tuple(replace(row, protocol=row.protocol and "fedkl:clients=2,rounds=1,epochs=none,steps=2") for row in few)
     study = replace(study, rows=rows)
-    found = [(row, outcome) for row, outcome, _ in studies.run(study, tmp_path)]
+    found = [(row, outcome) for row, outcome, _ in studies.run(study, tmp_path) if outcome]
     (_, before), (_, after) = found
     assert before.accuracy is None
     assert after.accuracy is not None
@@ -123,84 +117,78 @@ def test_rows_after_training_say_how_long_and_how_well(tmp_path: Path) -> None:
     assert f"| `lenet` | 2 steps | {after.accuracy:.1%} |" in second
 
 
-def test_a_row_whose_training_ends_early_says_when() -> None:
-    row = studies.Row(model="mine", victims=1, protocol="ppp:clients=3,rounds=50,lr=0.2,validation=0.25,patience=2")
-    protocol = row.training()
-    assert protocol is not None
-    found = sweep._train(replace(small_federation.federation(), protocol=protocol))
-    assert 2 < found.rounds < 50
-    assert 0 <= found.accuracy <= 1
-    outcome = studies.Outcome(0.0, 0.0, 0.0, 0.0, "", 0.0, rounds=found.rounds)
-    assert sweep.COLUMNS["trained"](row, outcome) == f"{found.rounds} rounds"
+def test_a_row_whose_training_ends_early_says_when(tmp_path: Path) -> None:
+    words = small_federation.words(tmp_path)
+    early = "ppp:clients=3,rounds=50,lr=0.3,validation=0.25,patience=2"
+    row = studies.Row(**words, victims=1, steps=1, protocol=early)
+    ((_, outcome, _),) = studies.run(replace(TINY, rows=(row,)), tmp_path / "kept")
+    assert outcome
+    assert outcome.rounds
+    assert 2 < outcome.rounds < 50
+    assert 0 <= (outcome.accuracy or 0) <= 1
+    assert module.COLUMNS["trained"](row, outcome) == f"{outcome.rounds} rounds"
     stepwise = replace(row, protocol="fedsgd:rounds=50,steps=4")
-    assert sweep.COLUMNS["trained"](stepwise, outcome) == f"{4 * found.rounds} steps"
-    older = outcome._replace(rounds=None)  # of a file that does not say it
-    assert sweep.COLUMNS["trained"](row, older) == "50 rounds"
+    assert module.COLUMNS["trained"](stepwise, outcome) == f"{4 * outcome.rounds} steps"
+    assert module.COLUMNS["trained"](row, outcome._replace(rounds=None)) == "50 rounds"
 
 
-def test_settings_are_chosen_on_other_images_than_the_victims(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_chosen_on_other_images_than_the_victims(tmp_path: Path) -> None:
     tries = ("bayes:tv=1000", "bayes:tv=0.01")
     row = studies.Row(
-        model="mlp-2", data="mnist-5k", size=8, victims=3, steps=60, tries=tries, defense="noise:sigma=0.01"
+        model="mlp-2", data="mnist-5k", size=8, victims=3, steps=30, tries=tries, defense="noise:sigma=0.01"
     )
-    seen: list[set[int]] = []
-    audited = sweep.audit
-
-    def watch(model, victims, **more):  # type: ignore[no-untyped-def]
-        seen.append(set(victims.indices.flatten().tolist()))
-        return audited(model, victims, **more)
-
-    monkeypatch.setattr(sweep, "audit", watch)
-    outcome = sweep._audit(sweep._case(row, Scoring()), {})
+    ((_, outcome, _),) = studies.run(replace(TINY, rows=(row,)), tmp_path)
+    assert outcome
     assert outcome.chosen == "bayes:tv=0.01"
-    *shadows, victims = seen
-    assert len(shadows) == 2
-    assert all(len(one) == sweep.SHADOWS and not one & victims for one in shadows)
+    victims = set(pick(load_task(row.model, row.data, seed=0, size=8).dataset, 3).indices.flatten().tolist())
+    with Store(tmp_path, create=False) as store:
+        results = {store.result(each.digest): each.words.get("shadows") for each in store.entries()}
+    assert sorted(map(str, results.values())) == ["8", "8", "None"]
+    for result, shadows in results.items():
+        seen = set(result.victims.indices.flatten().tolist())
+        assert len(seen) == (shadows or 3)
+        assert bool(seen & victims) != bool(shadows)
 
 
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_studies_share_a_training(tmp_path: Path) -> None:
+    words = small_federation.words(tmp_path)
+    row = studies.Row(**words, victims=1, steps=1, protocol="ppp:rounds=2,clients=3")
+    one, other = replace(TINY, rows=(row,)), replace(TINY, name="other", rows=(replace(row, attack="idlg"),))
+    ((_, first, _),) = studies.run(one, tmp_path / "kept")
+    ((_, second, _),) = studies.run(other, tmp_path / "kept")
+    assert first
+    assert second
+    assert first.accuracy == second.accuracy is not None
+    with Store(tmp_path / "kept", create=False) as store:
+        assert sorted(each.kind for each in store.entries(Status.DONE)) == ["audit", "audit", "training"]
+
+
+def test_files_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text('{"rows": [1]}')
-    with pytest.raises(OutputError, match="no file of this version"):
-        next(iter(studies.run(TINY, tmp_path)))
-    assert (tmp_path / "study.json").read_text() == '{"rows": [1]}'
-
-
-def there(study: studies.Study, folder: Path) -> list[bool]:
-    return [kept for *_, kept in studies.run(study, folder)]
-
-
-def test_studies_in_one_folder_keep_each_others_rows(tmp_path: Path) -> None:
-    one, other = replace(TINY, rows=TINY.rows[:1]), replace(TINY, name="other", rows=TINY.rows[1:])
-    running = studies.run(TINY, tmp_path)
-    next(running)
-    assert there(other, tmp_path) == [False]  # while the first has not ended
-    assert [kept for *_, kept in running] == [True]
-    assert there(one, tmp_path) == there(other, tmp_path) == [True]
+    with pytest.raises(DataError, match=r"found 'study.json'; choose another --out"):
+        studies.run(TINY, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
 
 
 def test_rows_of_other_files_settings_or_code_are_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    net = "from torch import nn\ndef make(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.Tanh())"
-    Path("mine.py").write_text(net)
-    arrays = {
-        f"{split}_{part}": getattr(small_federation.dataset(), f"{split}_{part}")
-        for split in ("train", "test")
-        for part in ("images", "labels")
-    }
-    np.savez("rows.npz", **arrays)
-    row = studies.Row(model="mine.py:make", data="rows.npz", victims=1, steps=1)
+    words, kept = small_federation.words(tmp_path), tmp_path / "kept"
+    row = studies.Row(**words, victims=1, steps=1)
     study = replace(TINY, rows=(row,))
-    assert [there(study, tmp_path) for _ in range(2)] == [[False], [True]]
-    assert there(replace(study, rows=(replace(row, published="1"),)), tmp_path) == [True]  # which is no result of ours
-    Path("mine.py").write_text(net.replace("Tanh", "ReLU"))
-    assert [there(study, tmp_path) for _ in range(2)] == [[False], [True]]
+    assert [there(study, kept) for _ in range(2)] == [[False], [True]]
+    assert there(replace(study, rows=(replace(row, published="1"),)), kept) == [True]  # which is no result of ours
+    net = Path("mine.py")
+    net.write_text(net.read_text().replace("ReLU", "Tanh"))
+    assert [there(study, kept) for _ in range(2)] == [[False], [True]]
+    arrays = dict(np.load("rows.npz"))
     arrays["train_images"][3] += 1
     np.savez("rows.npz", **arrays)
-    assert [there(study, tmp_path) for _ in range(2)] == [[False], [True]]
-    assert there(replace(study, threshold=0.4), tmp_path) == [False]
-    monkeypatch.setattr(fingerprint, "code", lambda: "another version")
-    assert there(study, tmp_path) == [False]
-    assert len(json.loads(Path("study.json").read_text())["found"]) == 5
+    assert [there(study, kept) for _ in range(2)] == [[False], [True]]
+    assert there(replace(study, threshold=0.4), kept) == [False]
+    monkeypatch.setattr(versions, "_core", lambda: frozenset({"dosimeter.rng"}))  # another program
+    assert there(study, kept) == [False]
+    with Store(kept, create=False) as store:
+        assert len(store.entries()) == 5
 
 
 @pytest.mark.parametrize("name", ["ppp", "cvb", "soteria", "fedkl", "pruned", "labels", "ablation"])
@@ -222,6 +210,7 @@ def test_a_study_has_the_threshold_of_its_paper_unless_another_is_said(tmp_path:
     reads = {}
     for threshold in (1e-6, 1.0):
         ((_, outcome, _),) = studies.run(replace(TINY, rows=TINY.rows[:1], threshold=threshold), tmp_path)
+        assert outcome
         reads[threshold] = outcome.read
     assert reads == {1e-6: "1 of 1", 1.0: "0 of 1"}
 
@@ -232,7 +221,7 @@ def test_the_figure_tells_attacks_apart_by_the_settings_in_which_they_differ(tmp
         studies.Row(model="lenet:width=2", data="mnist-5k", victims=1, defense="fedkl", attack=attack, steps=None)
         for attack in (f"ig:{short}=joint", f"ig:{short}=known", "unlock")
     )
-    found = [(row, outcome) for row, outcome, _ in studies.run(replace(TINY, rows=rows), tmp_path)]
+    found = [(row, outcome) for row, outcome, _ in studies.run(replace(TINY, rows=rows), tmp_path) if outcome]
     names = ["fedkl, ig secrets=joint", "fedkl, ig secrets=known", "fedkl, unlock"]
     assert list(named_bars(found)) == names
 
@@ -247,8 +236,55 @@ def test_the_command_prints_a_table_and_refuses_unknown_names(tmp_path: Path) ->
     assert not (tmp_path / "study.svg").exists()  # whose rows differ in their model
     page = (tmp_path / "study.html").read_text()
     assert "dosimeter study pooling --data mnist-5k" in page
+    assert page.count("Most exposed") == 2  # a row's picture each
+    assert "data:image" in page
     assert str(tmp_path) not in page
     for wrong in (["study", "poling"], ["study", "pooling", "--only", "resnet"]):
         refused = CliRunner().invoke(app, wrong)
         assert refused.exit_code == 2
         assert refused.output.count("\n") == 1
+
+
+def test_a_killed_study_runs_only_what_is_missing_and_prints_the_same(tmp_path: Path) -> None:
+    words = ["study", "pooling", "--data", "mnist-5k", "--victims", "1", "--steps", "1", "--out"]
+    whole = CliRunner().invoke(app, [*words, str(tmp_path / "whole")])
+    line = [sys.executable, "-c", "from dosimeter.cli import main; main()", *words, str(tmp_path / "broken")]
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("broken/trials/*/run.json")) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with Store(tmp_path / "broken", create=False) as store:
+        done = {each.digest: each.began for each in store.entries(Status.DONE)}
+    again = CliRunner().invoke(app, [*words, str(tmp_path / "broken")])
+    with Store(tmp_path / "broken", create=False) as store:
+        after = {each.digest: each.began for each in store.entries(Status.DONE)}
+    assert len(done) < len(after) == 2
+    assert done.items() <= after.items()
+    tables = [found.stdout.partition("report ")[0] for found in (whole, again)]
+    assert tables[0] == tables[1] != ""
+
+
+OWN = """
+from dosimeter.defenses import NoDefense
+
+class Own(NoDefense):
+    def on_gradient(self, gradient, moment, rng):
+        raise ZeroDivisionError("mine")
+"""
+
+
+def test_a_row_that_fails_stops_no_other_and_is_said_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = small_federation.words(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    good = studies.Row(**words, victims=1, steps=1)
+    bad = replace(good, defense=f"{tmp_path}/own.py:Own")
+    monkeypatch.setitem(studies.BY_NAME, "pooling", replace(TINY, rows=(bad, good)))
+    found = CliRunner().invoke(app, ["study", "pooling", "--out", str(tmp_path / "kept")])
+    assert found.exit_code == 1, found.output
+    assert "Failed: ZeroDivisionError: mine" in found.stderr
+    assert "1 trial failed; see dosimeter store list" in found.stderr
+    assert found.stdout.count("mine.py:make` |") == 1

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from dosimeter import defenses, fingerprint, presets, spec
-from dosimeter.errors import DataError, SettingError
+from dosimeter.errors import DataError, DosimeterError, SettingError
 from dosimeter.sweeps import Status, Store, Table, Trial, product_of, sweep, versions
+from dosimeter.sweeps.places import Later
+from stores import contents
 
-TASK = {"model": "lenet", "attack": "ig", "steps": 2, "victims": 1}
+TASK = {"model": "lenet", "attack": "ig", "steps": 2, "victims": 2}
 SIX = TASK | {"defense": ["none", "noise:sigma=0.01+10"], "seed": [0, 1]}
 
 
@@ -27,24 +29,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "store"
     sweep(SIX, store=folder)
     return folder
-
-
-def contents(folder: Path) -> dict[str, Any]:
-    """All that two stores of the same trials share: no times, and nobody's name."""
-    with Store(folder, create=False) as store:
-        return {
-            each.digest: (
-                each.kind,
-                each.words,
-                each.status,
-                each.owner,
-                each.found,
-                store.records(each.digest),
-                (store.place(each.digest) / "reconstructions.safetensors").read_bytes(),
-                (store.place(each.digest) / "records.json").read_bytes(),
-            )
-            for each in store.entries()
-        }
 
 
 def test_what_is_kept_is_not_run_again(whole: Path) -> None:
@@ -62,7 +46,7 @@ def test_what_is_kept_is_not_run_again(whole: Path) -> None:
 
 
 def test_a_trial_is_told_from_all_others_by_what_determines_it() -> None:
-    trials = [Trial(**TASK | more).prepare().digest for more in ({}, {"seed": 1}, {"victims": 2}, {"defense": "ppp"})]
+    trials = [Trial(**TASK | more).prepare().digest for more in ({}, {"seed": 1}, {"victims": 3}, {"defense": "ppp"})]
     assert len({*trials}) == 4
     assert Trial(**TASK | {"defense": "none"}).prepare().digest == trials[0]
     assert Trial(**TASK | {"protocol": "ppp:rounds=1"}).prepare().digest != trials[0]
@@ -173,6 +157,34 @@ def test_a_sweep_that_is_killed_twenty_times_ends_as_one_that_is_not(
     assert not list((folder / "drafts").iterdir())
 
 
+def _sweep_until_the_entry(folder: str) -> None:
+    Store._enter = lambda *_: os._exit(9)  # type: ignore[method-assign]
+    sweep(SIX | {"defense": "none", "seed": 0}, store=folder)
+
+
+def test_a_folder_that_a_killed_process_had_finished_is_entered_and_not_run_again(
+    whole: Path, tmp_path: Path, processes: Any
+) -> None:
+    child = processes.Process(target=_sweep_until_the_entry, args=(str(tmp_path / "store"),))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 9
+    with Store(tmp_path / "store") as store:
+        (left,) = store.entries()
+        assert (left.status, store.records(left.digest)) == (Status.RUNNING, [])
+        file = store.place(left.digest) / "records.json"
+    before = file.stat()
+    sweep(SIX | {"defense": "none", "seed": 0}, store=tmp_path / "store")
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert contents(tmp_path / "store") == {left.digest: contents(whole)[left.digest]}
+    (file.parent / "run.json").write_text("{}")  # one that is not whole is run again
+    with Store(tmp_path / "store") as store, store._writing():
+        store._base.execute("UPDATE trials SET status = 'running', owner = 'gone'")
+    sweep(SIX | {"defense": "none", "seed": 0}, store=tmp_path / "store")
+    assert file.stat().st_ino != before.st_ino
+    assert contents(tmp_path / "store") == {left.digest: contents(whole)[left.digest]}
+
+
 def test_two_sweeps_share_a_store_and_run_nothing_twice(whole: Path, tmp_path: Path, processes: Any) -> None:
     folder = tmp_path / "store"
     both = [processes.Process(target=_sweep, args=(str(folder),)) for _ in range(2)]
@@ -189,8 +201,17 @@ def test_processes_take_trials_from_the_store(whole: Path, tmp_path: Path) -> No
     sweep(SIX, store=tmp_path / "store", on="local:2", told=lambda p: last.append((p.done, p.left)))
     assert contents(tmp_path / "store") == contents(whole)  # to the byte
     assert last[-1] == (6, 0)
-    with pytest.raises(SettingError, match="here or local:2, got 'local'"):
+    with pytest.raises(SettingError, match=r"here, local:2, ray .* got 'local'"):
         sweep(SIX, store=tmp_path / "store", on="local")
+
+
+def test_what_changed_since_it_was_asked_for_is_not_run_by_a_worker() -> None:
+    one = Trial(**TASK).prepare()
+    assert Later(one).made.digest == one.digest
+    other = Later(one)
+    other.digest = "0" * 16
+    with pytest.raises(DosimeterError, match="changed while the sweep ran; start it again"):
+        assert other.needs
 
 
 def test_a_store_of_ten_thousand_trials_opens_in_less_than_a_second(tmp_path: Path) -> None:
@@ -200,6 +221,7 @@ def test_a_store_of_ten_thousand_trials_opens_in_less_than_a_second(tmp_path: Pa
     began = time.process_time()
     with Store(tmp_path / "store") as store:
         assert len(store.entries()) == 10_000
+        assert all(store.entry(f"{at:016x}") for at in range(0, 10_000, 10))
     assert time.process_time() - began < 1
 
 

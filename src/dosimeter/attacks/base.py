@@ -35,6 +35,7 @@ class Cost(NamedTuple):
     passes: int = 1  # local steps of a simulated update at most, where the client's own number is not told
     updates: int = 1  # simulated for every candidate
     beside: int = 0  # numbers that a candidate takes beside its simulated step
+    entries: bool = False  # whether every entry of gradients is compared, which have to be written out for it
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Attack:
     exact = False
     """Whether it needs |simulated - observed|^2 to the last digit."""
     reads_images = True
+    shadows: tuple[str, ...] = ()
+    """Fingerprints of images of the attacker's own by which its settings were chosen; a victim is none of them."""
 
     @property
     def name(self) -> str:
@@ -193,6 +196,10 @@ class Around(Attack):
     @property
     def reads_images(self) -> bool:  # type: ignore[override]
         return self.attack.reads_images
+
+    @property
+    def shadows(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.attack.shadows
 
     def needs(self) -> ThreatModel:
         return self.attack.needs()

@@ -91,15 +91,7 @@ class Stages:
 
 def _ordered(groups: Sequence[Sequence[int]], parts: Sequence[Reconstruction]) -> Reconstruction:
     """What was found of all groups that have victims, in the victims' own order."""
-    solved, told = any(part.determined for part in parts), all(part.labels is not None for part in parts)
-    found = trees.join(
-        [
-            part._replace(
-                determined=part.determined or ({},) * len(part.images) * solved, labels=part.labels if told else None
-            )
-            for part in parts
-        ]
-    )
+    found = trees.join(parts)
     order = [v for who in groups for v in who]
     return trees.chosen(found, sorted(range(len(order)), key=order.__getitem__))
 

@@ -4,12 +4,13 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from dosimeter import clients, engine, rng, trees
+from dosimeter import clients, engine, fingerprint, rng, trees
 from dosimeter.attacks import Attack
 from dosimeter.auditing.case import Attacker, Client, clipping, resolve
 from dosimeter.auditing.observe import clean, like, noticed, observe
@@ -17,7 +18,7 @@ from dosimeter.auditing.setting import Audit
 from dosimeter.auditing.target import as_attacked, untold
 from dosimeter.auditing.watches import Watches
 from dosimeter.defenses import NoDefense, shortcuts
-from dosimeter.errors import DataError
+from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import Advance
 from dosimeter.types import (
     Observation,
@@ -52,6 +53,7 @@ class Job:
         low, high = float(victims.images.min()), float(victims.images.max())
         if not (low >= 0 and high <= 1):
             raise DataError(f"Images must be in [0, 1], got values from {low:.4g} to {high:.4g}; divide bytes by 255.")
+        _check_shadows(audit.attack, victims)
         audit = clipping(audit)
         self.victims, self.audit, attack, resources = victims, audit, audit.attack, audit.resources
         with rng.scoped(audit.seed, "defense", "model"):
@@ -78,6 +80,7 @@ class Job:
             budget=resources.budget,
             workers=1 if resources.compiled else resources.workers,
             extra=cost.beside,
+            steady=resources.steady,
         )
         # Updates of the same client stay together.
         tied = audit.updates.same_client
@@ -101,7 +104,9 @@ class Job:
 
     def settings(self) -> dict[str, Any]:
         """What was set, as plain values."""
-        tiles = {"tile": self.plan.victims, "workers": self.plan.workers}
+        tiles = {"tile": self.plan.victims}
+        if not self.audit.resources.steady:  # which has the same settings everywhere
+            tiles["workers"] = self.plan.workers
         return described(self.client.target, self.audit, self.victims.batch) | tiles | self.client.defense.facts()
 
     def observe(self, victims: Victims, client: Client | None = None) -> list[Observation]:
@@ -110,6 +115,10 @@ class Job:
 
     def explain(self) -> list[engine.Explanation]:
         """Which tensor is compared in which way and why, found out on the first victim."""
+        return self.matched().explain()
+
+    def matched(self) -> engine.Matcher:
+        """What compares the first victim's update with that of a grey image, after it has chosen its way."""
         seen = self.observe(self.victims.take(slice(1)))[0]
         # What is compared in which way does not depend on what the attacker was told of local training.
         client = self.client.target
@@ -119,12 +128,13 @@ class Job:
         first = torch.zeros(1, dtype=torch.long, device=grey.device)
         drawn = trees.stack([clients.draw_secrets(target, self.victims.batch, rng.stream(0, "explain"))])
         matcher(grey, like(self.victims.labels[:1], client), first, drawn)
-        return matcher.explain()
+        return matcher
 
-    def attack_first_tile(self, watch: Watch) -> Reconstruction:
-        """The attack on the victims of one tile, on one thread, for as long as `watch` allows."""
+    def attack_first_tile(self, watch: Watch, *, blind: bool = False) -> Reconstruction:
+        """The attack on the victims of one tile, or the same without updates, on one thread, while `watch` allows."""
+        attack = self.attacker.guess if blind else self.attacker.read
         with engine.threads.one_thread_each():
-            return self.attacker.read(self.observe(self.victims.take(slice(self.plan.victims))), watch)
+            return attack(self.observe(self.victims.take(slice(self.plan.victims))), watch)
 
     def run(self, advance: Advance, *, limit: float = math.inf) -> Ran:
         """What the attack finds of all victims, or of those reached before Ctrl-C.
@@ -140,7 +150,8 @@ class Job:
             truth = attacker.attack.apart(attacker.target, clean(client, victims, self.threat), seen)
             return Ran(found, blind, truth.detach().cpu())
 
-        found, blind, truth = zip(*self._in_tiles(self.victims, work, advance, limit), strict=True)
+        tiles = self._tiles(range(len(self.victims.ids)))
+        found, blind, truth = zip(*self._side_by_side(tiles, work, advance, limit), strict=True)
         return Ran(on_cpu(found), on_cpu(blind), torch.cat(truth))
 
     def run_again(self, attack: Attack, who: list[int], advance: Advance, *, limit: float) -> Reconstruction:
@@ -151,23 +162,47 @@ class Job:
             attacker = replace(self.attacker, attack=attack).cloned()
             return watches.ended(tile, noticed(attacker.read(seen, watches.of(tile)), seen))
 
-        return on_cpu(self._in_tiles(self.victims.take(who), work, advance, limit))
+        return on_cpu(self._side_by_side(self._tiles(who), work, advance, limit))
 
-    def _in_tiles(
-        self, victims: Victims, work: Callable[[Victims, int, Watches], T], advance: Advance, limit: float
+    def _tiles(self, who: Sequence[int]) -> list[list[int]]:
+        """Victims that are attacked at once; where tiles are steady only those who were from the first on."""
+        size = self.plan.victims
+        if self.audit.resources.steady:
+            return [list(tile) for _, tile in groupby(who, lambda v: v // size)]
+        return [list(who[first : first + size]) for first in range(0, len(who), size)]
+
+    def _side_by_side(
+        self,
+        tiles: Sequence[list[int]],
+        work: Callable[[Victims, int, Watches], T],
+        advance: Advance,
+        limit: float,
     ) -> list[T]:
-        """The work on tiles of victims side by side, of those that were begun before Ctrl-C."""
-        size, n, stop = self.plan.victims, len(victims.ids), threading.Event()
-        watches = Watches(advance, stop, tiles=-(-n // size), limit=limit)
+        """The work on tiles of victims, of those that were begun before Ctrl-C."""
+        stop = threading.Event()
+        watches = Watches(advance, stop, tiles=len(tiles), limit=limit)
         done = engine.threads.run(
-            lambda first: work(victims.take(slice(first, first + size)), first // size, watches),
-            range(0, n, size),
+            lambda at: work(self.victims.take(tiles[at]), at, watches),
+            range(len(tiles)),
             workers=self.plan.workers,
             stop=stop,
         )
         if not done:
             raise KeyboardInterrupt
         return done
+
+
+def _check_shadows(attack: Attack, victims: Victims) -> None:
+    """Refuse victims by whom the attack was tuned, who would make it look better than it is."""
+    known = set(attack.shadows)
+    for place, image in (
+        zip(victims.indices.flatten().tolist(), victims.images.flatten(0, 1), strict=True) if known else ()
+    ):
+        if fingerprint.of(image) in known:
+            raise SettingError(
+                f"Expected victims beside the images that {attack.name!r} was tuned on, got number {place} of the "
+                "data, which is one of them; audit others (--seed, --indices)."
+            )
 
 
 def _divisible(target: Target, threat: ThreatModel) -> bool:

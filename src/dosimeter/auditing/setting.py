@@ -10,9 +10,11 @@ from torch import nn
 
 from dosimeter import checks, clients, defenses, engine, fingerprint, servers, spec
 from dosimeter.attacks import Attack, presets
+from dosimeter.attacks.presets import tuned
 from dosimeter.auditing.score import Scoring
 from dosimeter.defenses import Defense, NoDefense
 from dosimeter.errors import SettingError, unknown
+from dosimeter.metrics import Metric
 from dosimeter.servers import Honest, Tamper
 from dosimeter.types import BatchNorm, Loss, Step, ThreatModel, Victims, Way
 
@@ -29,8 +31,13 @@ def part(kind: str, given: Any, **more: object) -> Any:
     """
     if not isinstance(given, str):
         return given
-    if kind == "loss":
-        return spec.own(kind, given)
+    if kind in ("loss", "metric"):
+        found = spec.own(kind, given)
+        if kind == "metric" and not isinstance(found, Metric):
+            raise SettingError(f"Expected a dosimeter.Metric at {given!r}, got a {type(found).__name__}.")
+        return found
+    if kind == "attack" and given.startswith(tuned.PREFIX):
+        return tuned.load(given, presets.BY_NAME, **more)
     if kind in _JOINED:
         return spec.joined(kind, given, BY_NAME[kind], by=_JOINED[kind])
     hint = "The attack's own steps are set by --steps." if kind == "step" else ""
@@ -48,6 +55,9 @@ class Resources:
     """Bytes that the victims attacked at once may take."""
     workers: int | None = None
     """Threads, by default one a core."""
+    steady: bool = False
+    """Attack as many victims at once as the model, the attack and the budget have it, whoever else is there and however
+    many threads there are. A part of the victims, or another machine of the kind, then gives the same to the byte."""
     compiled: bool = False
     """Run straight networks through torch.compile, on one thread."""
     way: Way | None = None
@@ -55,6 +65,8 @@ class Resources:
     minutes: float | None = None
     """After which attacks give up, those of a panel together; whoever was not done counts as not measured. The short
     runs without the update are not cut. No limit by default."""
+    until_read: bool = False
+    """End a panel once its attacks have read every image, since others could not say more of whether it leaks."""
     progress: bool | None = None
     """Show a bar; by default when standard error is a terminal."""
 
@@ -113,6 +125,7 @@ class Audit:
         rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in apart}
         rest |= {"device": self.resources.device, "dtype": self.resources.dtype}
         rest |= {"minutes": self.resources.minutes} if self.resources.minutes else {}  # which may cut it short
+        rest |= {"until_read": True} if self.resources.until_read else {}
         assert self.victims is not None
         return {
             "attack": fingerprint.named(self.attack),

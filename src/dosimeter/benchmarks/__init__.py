@@ -8,6 +8,9 @@ memory     the engine's peak memory
 profile    where the time of a step goes
 agreement  whether attacks end where the usual way's do
 training   how fast clients train: `dosimeter bench training`
+sweeping   what a sweep adds to its trials, and what workers gain: `dosimeter bench sweep`
+scale      what very many updates would cost on many machines: `dosimeter bench scale`
+costs      prices of work on this machine, for plans of sweeps: `dosimeter bench costs`
 measuring  the whole measurement          report   its tables, file and plot
 """
 

@@ -145,7 +145,8 @@ def tiled(ready: Ready, seconds: float) -> Burst:
                 tile.slope()
 
         begin = perf_counter()
-        engine.threads.run(walk, ready.tiles, workers=ready.plan.workers, stop=threading.Event())
+        stop = threading.Event()
+        engine.threads.run(walk, ready.tiles, workers=ready.plan.workers, stop=stop, release=False)
         return steps * work / (perf_counter() - begin)
 
     steps = max(1, round(seconds * rate(1) / work))
@@ -163,7 +164,7 @@ def multiply(threads: int, seconds: float) -> Burst:
     def work(_: int) -> float:
         return repeat(step, seconds)
 
-    return lambda: sum(engine.threads.run(work, range(threads), workers=threads, stop=threading.Event()))
+    return lambda: sum(engine.threads.run(work, range(threads), workers=threads, stop=threading.Event(), release=False))
 
 
 def flops(tile: Tile) -> float:

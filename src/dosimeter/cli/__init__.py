@@ -90,6 +90,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "compare": (options.Compare, "tradeoff.run_compare"),
     "calibrate": (options.Calibrate, "tradeoff.run_calibrate"),
     "sweep": (options.Sweep, "sweep.run"),
+    "tune": (options.Tune, "tune.run"),
     "train-generator": (options.Generator, "generator.run"),
     "search-policies": (options.Policies, "policies.run"),
 }
@@ -97,14 +98,18 @@ BENCHMARKS: dict[str, tuple[type, str]] = {
     "agreement": (options.Agreement, "bench.agreement"),
     "engine": (options.Engine, "bench.engine"),
     "training": (options.Paces, "bench.training"),
+    "sweep": (options.Swept, "bench.swept"),
+    "costs": (options.Costs, "bench.costs"),
+    "scale": (options.Scale, "bench.scale"),
+    "tune": (options.TuneBench, "tune.run_bench"),
     "profile": (options.Profile, "bench.profile"),
 }
 STORE: dict[str, tuple[type, str]] = {
-    "list": (options.StoreList, "sweep.show_all"),
-    "show": (options.StoreShow, "sweep.show"),
-    "export": (options.StoreExport, "sweep.export"),
-    "merge": (options.StoreMerge, "sweep.merge"),
-    "prune": (options.StorePrune, "sweep.prune"),
+    "list": (options.StoreList, "stores.show_all"),
+    "show": (options.StoreShow, "stores.show"),
+    "export": (options.StoreExport, "stores.export"),
+    "merge": (options.StoreMerge, "stores.merge"),
+    "prune": (options.StorePrune, "stores.prune"),
 }
 for _name, _place in COMMANDS.items():
     app.command(_name)(_command(*_place))

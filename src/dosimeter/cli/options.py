@@ -32,6 +32,7 @@ def _of(option: Any, default: Any = MISSING) -> Any:
 _PANELS = ("Model and data", "Victims", "Attack and defense", "Scores", "Machine", "Output", "Training")
 _task, _whom, _how, _score, _machine, _output, _train = map(_under, _PANELS)
 _captured, _kept, _plain = _under("A captured update"), _under("A federation's kept updates"), _under(None)
+_tuned = _under("Tuning")
 
 
 class Precision(StrEnum):
@@ -77,7 +78,12 @@ METRIC = _score("A score of your own: path/to/file.py:NAME. May be repeated.")
 PROTOCOL = _train("How a federation trains, with settings: ppp:rounds=20,clients=5.")
 SEEDS = _train("Trainings that differ in their random numbers.", min=1)
 MINUTES = _machine("Time for all attacks of an audit; what is not done by then counts as not told.")
+UNTIL_READ = _machine("End a panel (--attack auto) once its attacks have read every image.")
 WORKERS = _machine("Threads, or clients at once; one a core otherwise.")
+ON = _machine(
+    "Where trials run: here, in turn; local:2, two processes of one thread each; or on Ray: ray (on this machine), "
+    "ray:HOST:6379 (a cluster that it is part of), ray://HOST:10001 (any other)."
+)
 OVERWRITE = _output("Replace an older run.")
 JSON = _output("Print the records, and nothing else.", "--json")
 RUN = typer.Argument(metavar="RUN", help="The folder of a run.")
@@ -148,6 +154,7 @@ class Machine:
     budget: float = _of(_machine("GiB that the victims attacked at once may take."), 4.0)
     workers: int | None = _of(WORKERS, None)
     minutes: float | None = _of(MINUTES, None)
+    until_read: bool = _of(UNTIL_READ, False)
 
 
 _CONFIG = _output("A TOML file of options, such as a run's run.toml.", is_eager=True, callback=read_config)
@@ -239,6 +246,7 @@ class Follow(Planned, Victims, Task):
     threshold: float = _of(THRESHOLD, 0.5)
     workers: int | None = _of(WORKERS, None)
     minutes: float | None = _of(MINUTES, None)
+    on: str = _of(ON, "here")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +266,7 @@ class Compare(Tradeoff):
     defense: list[str] = _of(_how("A defense, with settings. Repeat it for each."))
     seeds: int = _of(SEEDS, 1)
     trained: bool = _of(_how("Attack the trained model, not the untrained one, which leaks most.", "--trained"), False)
+    on: str = _of(ON, "here")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,11 +299,77 @@ class Sweep(Planned):
     server: list[str] = _of(_how("A server. May be repeated."), ("honest",))
     protocol: list[str] | None = _of(_train("Train before, with the defense. May be repeated."), None)
     threshold: float = _of(THRESHOLD, 0.5)
+    until_read: bool = _of(UNTIL_READ, False)
     rows: str = _of(_output("What the table has a row for."), "defense")
     columns: str = _of(_output("What it has a column for."), "model")
     show: str = _of(_output("What stands in its cells: ssim, read, verdict, accuracy, ..."), "ssim")
     retry_failed: bool = _of(_output("Run those again that failed."), False)
-    on: str = _of(_machine("Where trials run: here, in turn; or local:2, two processes of one thread each."), "here")
+    on: str = _of(ON, "here")
+    shards: int = _of(
+        _machine("Attack the victims of each trial in so many parts side by side, with the same results.", min=1), 1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune(Planned):
+    """Choose an attack's settings on images of the attacker's own, and keep them as the preset tuned:NAME."""
+
+    model: str = _of(MODEL, "cnn")
+    weights: Path | None = _of(_task("The model's weights."), None)
+    data: str = _of(DATA, "mnist-5k")
+    size: int | None = _of(SIZE, None)
+    channels: int | None = _of(CHANNELS, None)
+    seed: int = _of(SEED, 0)
+    split: str = _of(SPLIT, "train")
+    victims: int = _of(
+        _whom("Updates on which the untuned and the tuned attack are compared at last; 0: none.", min=0), 8
+    )
+    batch: int = _of(BATCH, 1)
+    attack: str = _of(_how("A search, with the settings that are not tuned: bayes:density=laplace."), "bayes")
+    steps: Any = _of(STEPS, None)
+    defense: str = _of(DEFENSE, "none")
+    step: str = _of(_how("What clients send: gradient, local:steps=5,lr=1e-4 (FedAvg)."), "gradient")
+    server: str = _of(_how("A server that changes the model."), "honest")
+    protocol: str | None = _of(_train("Train before, with the defense."), None)
+    threshold: float = _of(THRESHOLD, 0.5)
+    space: str = _of(_tuned("Settings to choose from: default, bayes-480 or bayes-540."), "default")
+    set: list[str] | None = _of(_tuned("Or yours: lr=0.01..1:log, decay=steps,cosine. May be repeated."), None)
+    trials: int | None = _of(_tuned("Settings to try; a grid's all otherwise, or 64.", min=2), None)
+    budget: int | None = _of(_tuned("Or image-steps that they may take together.", min=1), None)
+    sampler: str | None = _of(
+        _tuned("Who proposes them: tpe, random, grid (which bayes-480 is), qmc, gp, cmaes."), None
+    )
+    prune: str | None = _of(_tuned("Stop poor ones early: halving, median or none, which a grid does."), None)
+    points: int = _of(_tuned("Values of a range in a grid.", min=2), 4)
+    shadows: int = _of(_tuned("Updates of the attacker's own images.", min=1), 8)
+    by: str = _of(_tuned("The score that counts on them: psnr or ssim."), "psnr")
+    at_once: int = _of(_tuned("Settings that are proposed and tried together.", min=1), 16)
+    name: str | None = _of(_tuned("Of the preset; the attack, model and defense otherwise."), None)
+    workers: int | None = _of(WORKERS, None)
+    overwrite: bool = _of(_output("Replace a preset of that name."), False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneBench:
+    """Tune on a grid and by Optuna's samplers at equal cost, seed by seed, and time many settings beside one."""
+
+    model: str = _of(MODEL, "cnn")
+    data: str = _of(DATA, "mnist-5k")
+    defense: str = _of(DEFENSE, "noise:sigma=0.01")
+    attack: str = _of(ATTACK, "bayes:density=gaussian,scale=0.01")
+    steps: int = _of(_how("Steps of every search."), 100)
+    space: str = _of(_tuned("The grid's: default, of values of every range, bayes-480 or bayes-540."), "default")
+    set: list[str] = _of(
+        _tuned("What is tuned. May be repeated."), ("lr=0.05..2:log", "tv=0.01..100:log", "decay=0.92..1.0")
+    )
+    points: int = _of(_tuned("Values of a range in the grid.", min=2), 4)
+    sampler: list[str] = _of(_tuned("Beside the grid. May be repeated."), ("random", "tpe"))
+    shadows: int = _of(_tuned("Updates of the attacker's own images.", min=1), 8)
+    victims: int = _of(_whom("Updates on which what was found is compared.", min=1), 16)
+    seed: int = _of(SEED, 0)
+    seeds: int = _of(_task("Repeat all with so many seeds.", min=1), 3)
+    out: Path = _of(_output("Folder; a run that was stopped goes on from it."), Path("runs/bench-tune"))
+    json: bool = _of(JSON, False)
 
 
 STORE = typer.Argument(metavar="STORE", help="The folder of a sweep.")
@@ -386,16 +461,17 @@ class List:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Run a study and print its table in Markdown; rows that are in its file already are not run again."""
+    """Run a study and print its table in Markdown; what is kept in its folder is not run again."""
 
     name: str = _of(typer.Argument(help="One of `dosimeter list studies`."))
-    out: Path | None = _of(_output("Folder for study.json; a run that was stopped goes on from it."), None)
+    out: Path | None = _of(_output("Folder that keeps all trials, for other studies too; a stopped run goes on."), None)
     only: list[str] | None = _of(_plain("Only rows of this model. May be repeated."), None)
     victims: int | None = _of(_plain("Images to attack in every row.", min=1), None)
     steps: Any = _of(_plain("Steps of the attack in every row, or auto.", **_STEPS), None)
     data: str | None = _of(_plain("Another data set for every row."), None)
     threshold: float | None = _of(_plain("SSIM from which an image counts as read; by default its paper's."), None)
     metric: list[str] | None = _of(METRIC, None)
+    on: str = _of(ON, "here")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -465,6 +541,37 @@ class Paces:
     turns: int = _of(_plain("How often all ways are measured in turn."), 3)
     workers: int = _of(_plain("Clients at once, each on one core."), 2)
     flower: bool = _of(_plain("Measure Flower's simulation as well."), True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """Time what a sweep adds to its trials here, in processes and on Ray, and how much two workers gain over one."""
+
+    trials: int = _of(_plain("Trials of every sweep."), 8)
+    steps: int = _of(_plain("Steps of a long trial; short ones have one."), 1500)
+    model: str = _of(MODEL, "cnn")
+    victims: int = _of(_plain("Images that each attacks."), 8)
+    turns: int = _of(_plain("How often all places are measured in turn."), 1)
+    ray: bool = _of(_plain("Measure Ray as well, where it is installed."), True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Say what auditing very many updates would cost on many machines, by what work costs on this one."""
+
+    updates: int = _of(_plain("Updates that are audited.", min=1), 1_000_000)
+    nodes: int = _of(_plain("Machines.", min=1), 10)
+    cores: int = _of(_plain("Cores of each.", min=1), 32)
+    hours: float = _of(_plain("After which one of them fails on average."), 1000.0)
+    json: bool = _of(_plain("Print the numbers as JSON.", "--json"), False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Fit what work costs on this machine, for `sweep --dry-run`, and check that on two audits not among its cases."""
+
+    out: Path | None = _of(_plain("Write prices there; by default where sweeps on this machine find them."), None)
+    quick: bool = _of(_plain("Few cases and no audits, to see that all works; nothing is written."), False)
 
 
 @dataclass(frozen=True, kw_only=True)

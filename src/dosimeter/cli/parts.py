@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 import typer
+from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
@@ -23,26 +24,39 @@ from dosimeter.cli.console import command, drawing, err, out
 from dosimeter.errors import SettingError
 from dosimeter.progress import duration
 from dosimeter.reports import PAGE, kept, print_result, write_pages
+from dosimeter.sweeps import Entry, Progress, Trial
+from dosimeter.sweeps.places import HERE, place_of
+from dosimeter.sweeps.run import Told
+from dosimeter.sweeps.store import check_folder
+from dosimeter.sweeps.trial import forget
 from dosimeter.types import Victims
 
 R = TypeVar("R", Result, Captured, Survey)
 
+RUNNING = 8
+"""Trials that are named while they run."""
+
 
 def pick(asked: Any, dataset: data.Dataset) -> Victims:
     """The victims: drawn, or those at the places that were named."""
-    how: dict[str, Any] = {"batch": asked.batch, "seed": asked.seed, "split": asked.split}
-    if asked.indices is None:
-        return data.pick(dataset, asked.victims, distinct=asked.distinct, **how)
-    if asked.distinct:
-        raise SettingError("--distinct draws images of different classes, and --indices says which; leave one out.")
-    places = spec.several("--indices", asked.indices, int)
-    checks.count("An update", "images (--batch)", asked.batch)
-    if len(places) % asked.batch:
-        raise SettingError(
-            f"Expected --indices of whole updates, {asked.batch} images each, got {len(places)}; name as many."
-        )
-    rows = [places[first : first + asked.batch] for first in range(0, len(places), asked.batch)]
-    return data.pick(dataset, asked.victims if "victims" in given() else None, indices=rows, **how)
+    how: dict[str, Any] = {"batch": asked.batch, "seed": asked.seed, "split": asked.split, "distinct": asked.distinct}
+    rows = None if asked.indices is None else data.places_of(asked.indices, asked.batch)
+    return data.pick(dataset, _many(asked), indices=rows, **how)
+
+
+def _many(asked: Any) -> int | None:
+    """How many updates, unless the places that were named say it."""
+    return asked.victims if asked.indices is None or "victims" in given() else None
+
+
+def trial_of(asked: Any, **more: Any) -> Trial:
+    """A trial by all options whose names it shares, and by more."""
+    forget()
+    words = {each.name: getattr(asked, each.name) for each in fields(Trial) if hasattr(asked, each.name)}
+    words |= {"weights": asked.weights and str(asked.weights), "batch_norm": asked.batch_norm.value}
+    if _many(asked) is None:
+        words["victims"] = len(data.places_of(asked.indices, asked.batch))
+    return Trial(**words | more)
 
 
 def attack_of(asked: options.Search) -> Attack:
@@ -66,21 +80,32 @@ def attack_of(asked: options.Search) -> Attack:
 def resources_of(asked: options.Machine) -> Resources:
     checks.positive("An audit", "a --budget in GiB", asked.budget)
     dtype, budget = getattr(torch, asked.dtype.value), max(1, round(asked.budget * 2**30))
-    return Resources(device=asked.device, dtype=dtype, budget=budget, workers=asked.workers, minutes=asked.minutes)
+    return Resources(
+        device=asked.device,
+        dtype=dtype,
+        budget=budget,
+        workers=asked.workers,
+        minutes=asked.minutes,
+        until_read=asked.until_read,
+    )
 
 
-def place(asked: Any, command: str, *, apart: tuple[str, ...] = ()) -> Path:
+def place(asked: Any, command: str, *, apart: tuple[str, ...] = (), store: bool = False) -> Path:
     """The folder that was given, or one under runs/ of what was asked; refused before any work if not writable.
 
     Args:
         apart: options that runs in one folder may differ in.
+        store: whether it is one of trials, which may hold nothing else.
     """
     said = {field.name: getattr(asked, field.name) for field in fields(asked)}
-    told = {key: str(value) for key, value in said.items() if value is not None and key not in (*APART, *apart)}
+    told = {key: str(value) for key, value in said.items() if value is not None and key not in (*APART, "on", *apart)}
     usual = ("defense", "model", "data", "protocol", "attack")
     words = {key: told[key] for key in usual if key in told}
     folder = asked.out or Path("runs") / "-".join(filter(None, (command, safe(words, told))))
     files.check_writable(folder)
+    if store:
+        check_folder(Path(folder))
+        place_of(getattr(asked, "on", HERE))  # which refuses a place that is none
     return Path(folder)
 
 
@@ -103,11 +128,7 @@ def scoring_of(asked: Any, dataset: data.Dataset | None, victims: Victims) -> Sc
 
 def load_metrics(words: list[str] | None) -> tuple[metrics.Metric, ...]:
     """Metrics of the user's own, each given as path/to/file.py:NAME."""
-    found = tuple(spec.own("metric", each) for each in words or ())
-    for each, metric in zip(words or (), found, strict=True):
-        if not isinstance(metric, metrics.Metric):
-            raise SettingError(f"Expected a dosimeter.Metric at {each!r}, got a {type(metric).__name__}.")
-    return found  # type: ignore[return-value]
+    return tuple(part("metric", each) for each in words or ())
 
 
 def load_lpips(paths: Sequence[Path] | None) -> tuple[metrics.Lpips, ...]:
@@ -124,6 +145,46 @@ def going_on(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
         raise typer.Exit(130) from None
+
+
+def standing(progress: Progress) -> Table:
+    """How far a sweep is, with the first of those that run; a cluster may run hundreds."""
+    table = Table("done", "running", "failed", "kept", "left", "time left", "", box=None, pad_edge=False)
+    names, more = progress.running[:RUNNING], len(progress.running) - RUNNING
+    words = "\n".join([*names, f"and {more} more"] if more > 0 else names)
+    counts = (progress.done, len(progress.running), progress.failed, progress.kept, progress.left)
+    rest = "" if progress.remaining is None else duration(progress.remaining)
+    table.add_row(*map(str, counts), rest, escape(words))
+    return table
+
+
+@contextmanager
+def live() -> Iterator[Told]:
+    """Says how far a sweep is: a table that changes where people look, and elsewhere a line whenever one is done."""
+    said = [0]
+
+    def tell(progress: Progress) -> None:
+        rest = "" if progress.remaining is None else duration(progress.remaining)
+        shown.update(standing(progress), refresh=True)
+        if not err.is_terminal and progress.done + progress.failed not in (0, said[-1]):
+            said[-1] = progress.done + progress.failed
+            line = f"{progress.done} done, {progress.kept} kept, {progress.failed} failed, {progress.left} left"
+            err.print(f"{line}, {rest} to go" if progress.left and rest else line, highlight=False)
+
+    with Live(console=err, auto_refresh=False, transient=True) as shown:
+        yield tell
+
+
+def tell_failed(failed: Sequence[Entry], folder: Path) -> None:
+    """Say at the end what failed, if anything did, and end with 1."""
+    if not failed:
+        return
+    for why in dict.fromkeys(each.reason for each in failed):
+        err.print(escape(f"Failed: {why}"), highlight=False, soft_wrap=True)
+    many = "1 trial" if len(failed) == 1 else f"{len(failed)} trials"
+    where = f"see dosimeter store list {folder} --status failed, or try again by the same command."
+    err.print(escape(f"{many} failed; {where}"), highlight=False, soft_wrap=True)
+    raise typer.Exit(1)
 
 
 def written(place: Path, work: Callable[[], R]) -> R | None:

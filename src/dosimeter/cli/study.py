@@ -3,13 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from rich.markup import escape
-
-from dosimeter import studies
+from dosimeter import spec, studies
 from dosimeter.attacks import AUTO
 from dosimeter.cli import options
 from dosimeter.cli.console import command, drawing, err, out
-from dosimeter.cli.parts import load_metrics, place
+from dosimeter.cli.parts import going_on, live, place, tell_failed
 from dosimeter.errors import SettingError, unknown
 from dosimeter.reports import charts, kept
 
@@ -20,7 +18,7 @@ def run(asked: options.Study) -> None:
     """Run the rows that are not kept yet, and print and draw all."""
     if asked.name not in (*studies.BY_NAME, DENSITIES):
         raise SettingError(unknown("study", asked.name, [*studies.BY_NAME, DENSITIES]))
-    folder = place(asked, f"study-{asked.name}", apart=("name", "only"))
+    folder = place(asked, f"study-{asked.name}", apart=("name", "only"), store=asked.name != DENSITIES)
     if asked.name == DENSITIES:
         if asked.only or asked.data or asked.metric or asked.threshold is not None:
             raise SettingError(
@@ -40,13 +38,18 @@ def run(asked: options.Study) -> None:
     if not rows:
         raise SettingError(unknown("model of this study", (asked.only or [""])[0], [row.model for row in study.rows]))
     threshold = study.threshold if asked.threshold is None else asked.threshold
-    study = replace(study, rows=rows, threshold=threshold, metrics=load_metrics(asked.metric))
-    found = []
-    for row, outcome, there in studies.run(study, folder):
-        found.append((row, outcome))
-        took = "kept from before" if there else f"{outcome.seconds:.0f} s"
-        said = ", ".join(cell for cell in study.cells(row, outcome) if cell != "-")
-        err.print(escape(f"{len(found)}/{len(rows)} {said} ({took})"), highlight=False, soft_wrap=True)
+    study = replace(study, rows=rows, threshold=threshold, metrics=tuple(asked.metric or ()))
+    with going_on(folder), live() as tell:
+        every = studies.run(study, folder, on=asked.on, told=tell)
+    found = [(row, outcome) for row, outcome, _ in every if outcome]
+    if found:
+        _show(study, found, folder, pictures=[[_name(row, o), entry.digest] for row, o, entry in every if o])
+    tell_failed([entry for _, outcome, entry in every if outcome is None], folder)
+
+
+def _show(
+    study: studies.Study, found: list[tuple[studies.Row, studies.Outcome]], folder: Path, pictures: list[list[str]]
+) -> None:
     question = f"{study.question} An image is read from an SSIM of {study.threshold:g}.\n"
     out.print(question, markup=False, highlight=False, soft_wrap=True)
     out.print(studies.as_markdown(study, found), markup=False, highlight=False, soft_wrap=True)
@@ -57,9 +60,16 @@ def run(asked: options.Study) -> None:
         if bars:
             charts.write_svg(folder / "study.svg", charts.bars(bars, x="mean SSIM", threshold=study.threshold))
         table = {"head": study.head, "rows": [study.cells(row, outcome) for row, outcome in found]}
-        more = {"threshold": study.threshold, "bars": bars} | table
+        more = {"threshold": study.threshold, "bars": bars, "pictures": pictures} | table
         where = kept.write(folder, "study", about=study.question, command=command(), **more)
     out.print(f"report  {where}", highlight=False, soft_wrap=True)
+
+
+def _name(row: studies.Row, outcome: studies.Outcome) -> str:
+    """What stands above a row's picture."""
+    defense, trained = "" if row.defense == "none" else row.defense, row.trained(outcome.rounds)
+    words = [row.model, defense, outcome.chosen, f"after {trained}" if trained else ""]
+    return ", ".join(spec.shown(each) for each in words if each)
 
 
 def named_bars(found: list[tuple[studies.Row, studies.Outcome]]) -> dict[str, float]:

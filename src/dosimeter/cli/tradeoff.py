@@ -1,12 +1,14 @@
 """`dosimeter compare` and `dosimeter calibrate`: what defenses hide, and what they cost."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import files, fingerprint, spec
+from dosimeter import spec
 from dosimeter.attacks import AUTO, presets
 from dosimeter.auditing import estimate, part
 from dosimeter.auditing.evidence import tally
@@ -14,37 +16,48 @@ from dosimeter.auditing.verdict import Kind
 from dosimeter.cli import options
 from dosimeter.cli.config import write_config
 from dosimeter.cli.console import err, out
-from dosimeter.cli.parts import finish, going_on, place, planned, print_json, safe, taking
-from dosimeter.cli.train import about, audit_of, federation
-from dosimeter.defenses import Defense
+from dosimeter.cli.parts import finish, going_on, live, place, planned, print_json, taking, tell_failed, trial_of
+from dosimeter.cli.train import about
 from dosimeter.errors import SettingError
 from dosimeter.federated.accounting import privacy_words
-from dosimeter.federated.tradeoff import Balance, Calibration, Comparison, Tried, calibrate, strength_of
 from dosimeter.federated.training import estimate_training
 from dosimeter.progress import duration
+from dosimeter.sweeps import Course, Entry, Status, Store, Trial, run_all
+from dosimeter.sweeps.tradeoff import Balance, Calibration, Comparison, Tried, calibrate, strength_of, strongest
 
-BALANCES, STRENGTHS = "compare.json", "calibrate.json"
 HEAD = ("defense", "accuracy", "verdict", "SSIM", "read", "best attack", "weights", "sent", "a round")
 
 
 def run_compare(asked: options.Compare) -> None:
     """Train with each defense, attack it, and write and print both sides."""
-    chosen = {words: part("defense", words) for words in asked.defense}
-    folder = place(asked, "compare", apart=("defense",))
-    comparison = _comparison(asked, seeds=asked.seeds, trained=asked.trained)
+    folder = place(asked, "compare", apart=("defense",), store=True)
+    comparison = Comparison(trial=_trial(asked), seeds=asked.seeds, trained=asked.trained)
+    trials = {words: comparison.trials(words) for words in dict.fromkeys(asked.defense)}
+    for each in trials.values():
+        _ = [trial.prepare() for trial in each]  # which refuses what cannot work before anything is written
     if asked.dry_run:
-        _plan(comparison, chosen)
+        _plan(comparison, trials)
         return
     write_config(folder)
-    kept, found = files.Kept(folder / BALANCES, comparison.made), []
-    with going_on(folder):
-        for words, each in chosen.items():
-            key = fingerprint.of(each)
-            if key not in kept.read():
-                below = folder / safe({"defense": words}, [words, key])
-                kept.add(key, comparison.balance(words, each, below)._asdict())
-            found.append(Balance(**kept.read()[key])._replace(defense=words))
-            err.print(escape(f"{words}: {found[-1].verdict}"), highlight=False, soft_wrap=True)
+    found, failed, pictures = list[Balance](), list[Entry](), list[list[str]]()
+    with going_on(folder), live() as tell, Store(folder) as store:
+        every = [trial for each in trials.values() for trial in each]
+        left = iter(run_all(every, store, on=asked.on, retry_failed=True, told=tell))
+        for words, each in trials.items():
+            entries = [next(left) for _ in each]
+            wrong = [entry for entry in entries if entry.status is Status.FAILED]
+            failed += wrong
+            if not wrong:
+                found.append(comparison.balance(words, entries, store))
+                pictures.append([spec.shown(words), entries[0].digest])
+    for balance in found:
+        err.print(escape(f"{balance.defense}: {balance.verdict}"), highlight=False, soft_wrap=True)
+    if found:
+        _show(asked, folder, found, pictures)
+    tell_failed(failed, folder)
+
+
+def _show(asked: options.Compare, folder: Path, found: list[Balance], pictures: list[list[str]]) -> None:
     head, cells = _table(found)
     table = Table(*head, box=None, pad_edge=False)
     for row in cells:
@@ -57,6 +70,7 @@ def run_compare(asked: options.Compare) -> None:
         "head": head,
         "rows": [[spec.shown(row[0]), *row[1:]] for row in cells],
         "verdicts": [[spec.shown(each.defense), tally(each.evidence), each.verdict] for each in found],
+        "pictures": pictures,
     }
     document = {"command": "compare", "balances": [balance._asdict() for balance in found]}
     finish(asked, folder, document, table, "compare", about=said, **page)
@@ -64,28 +78,30 @@ def run_compare(asked: options.Compare) -> None:
 
 def run_calibrate(asked: options.Calibrate) -> None:
     """Try strengths of a defense until the weakest that holds is found, then train with it."""
-    made = part("defense", asked.defense)
-    folder = place(asked, "calibrate", apart=("allow",))
-    strength_of(made, asked.vary)  # which refuses a defense without one
-    comparison = _comparison(asked)
+    strength_of(part("defense", asked.defense), asked.vary)  # which refuses a defense without one
+    folder = place(asked, "calibrate", apart=("allow",), store=True)
+    comparison = Comparison(trial=_trial(asked))
+    trials = comparison.trials(asked.defense)
+    _ = [trial.prepare() for trial in trials]
     if asked.dry_run:
-        _plan(comparison, {asked.defense: made})
+        _plan(comparison, [asked.defense])
         return
     write_config(folder)
-    kept = files.Kept(folder / STRENGTHS, comparison.made | {"defense": fingerprint.named(made), "vary": asked.vary})
+    with going_on(folder), Store(folder) as store:
 
-    def keep(setting: str, tried: Tried) -> None:
-        kept.add(repr(tried.value), tried.success)
-        _tell(setting, tried)
+        def run(trials: Sequence[Trial | Course]) -> list[Entry]:
+            entries = run_all(trials, store, retry_failed=True)
+            tell_failed([each for each in entries if each.status is Status.FAILED], folder)
+            return entries
 
-    with going_on(folder):
-        done = {float(value): success for value, success in kept.read().items()}
-        found = calibrate(comparison, made, allowed=asked.allow, vary=asked.vary, kept=done, told=keep)
-        part_, setting, _ = found.strength
+        def attacked(words: str) -> dict[str, Any]:
+            return strongest(run([comparison.audit(words)])[0], store)
+
+        found = calibrate(attacked, asked.defense, allowed=asked.allow, vary=asked.vary, told=_tell)
         if found.defense is None:
             raise SettingError(_never(found, asked.allow))
-        words = spec.with_setting(asked.defense, part_, setting, f"{found.weakest:g}")
-        balance = comparison.balance(words, found.defense, folder / safe({"defense": words}))
+        words = found.defense
+        balance = comparison.balance(words, run(comparison.trials(words)), store)
     if asked.json:
         tried = [each._asdict() for each in found.tried]
         print_json({"command": "calibrate", "weakest": words, "tried": tried, "balance": balance._asdict()})
@@ -99,24 +115,18 @@ def run_calibrate(asked: options.Calibrate) -> None:
     )  # fmt: skip
 
 
-def _comparison(asked: options.Compare | options.Calibrate, *, seeds: int = 1, trained: bool = False) -> Comparison:
-    first, steps = federation(asked, asked.seed), asked.steps or AUTO
-    return Comparison(
-        federation=partial(federation, asked),
-        whole=audit_of(asked, first, presets.inverting_gradients(steps=steps)),
-        steps=steps,
-        seeds=seeds,
-        trained=trained,
-    )
+def _trial(asked: options.Compare | options.Calibrate) -> Trial:
+    return trial_of(asked, defense="none", attack=AUTO, decoys=0)
 
 
-def _plan(comparison: Comparison, chosen: dict[str, Defense]) -> None:
+def _plan(comparison: Comparison, defenses: Iterable[str]) -> None:
     """What would be trained and attacked with each defense; a panel has more attacks than the one that is timed."""
     rows = {}
-    for words, defense in chosen.items():
-        task = replace(comparison.federation(comparison.whole.seed), defense=defense)
-        training = duration(estimate_training(task) * comparison.seeds)
-        attack = taking(estimate(replace(comparison.whole, defense=defense)))
+    for words in defenses:
+        audit, course = comparison.audit(words).prepare(), comparison.training(words)
+        plain = replace(audit.audit, attack=presets.inverting_gradients(steps=audit.steps or AUTO))
+        training = duration(estimate_training(course.prepare().federation) * comparison.seeds)
+        attack = taking(estimate(plain))
         rows[words] = (
             f"{comparison.seeds} training(s), about {training}; the plain attack {attack}, all others beside it"
         )

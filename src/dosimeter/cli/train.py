@@ -2,22 +2,25 @@
 
 import statistics
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rich.table import Table
 
 from dosimeter import federated, spec
-from dosimeter.auditing import Audit, Resources, Scoring, Updates, estimate, part
+from dosimeter.auditing import estimate
 from dosimeter.cli import options
 from dosimeter.cli.config import refuse, write_config
 from dosimeter.cli.console import err, out
-from dosimeter.cli.parts import finish, going_on, pick, place, planned, taking
+from dosimeter.cli.parts import finish, going_on, live, place, planned, taking, tell_failed, trial_of
 from dosimeter.federated import Federation, Training
 from dosimeter.federated.accounting import epsilon_words, privacy_words
-from dosimeter.federated.leakage import Point, check_rounds, early_words, follow
 from dosimeter.federated.setup import Setup
 from dosimeter.federated.training import estimate_training, picked
 from dosimeter.progress import duration
+from dosimeter.sweeps import Store, run_all
+from dosimeter.sweeps.leakage import Point, early_words, follow
+from dosimeter.sweeps.places import HERE, Here
 
 
 def run(asked: options.Train) -> None:
@@ -41,28 +44,32 @@ def run(asked: options.Train) -> None:
 
 def run_follow(asked: options.Follow) -> None:
     """Train, and write and print what each of the rounds gives away."""
-    moments = set(spec.several("--at", asked.at, int))
-    attack = part("attack", asked.attack, steps=asked.steps)
-    servers = [part("server", words) for words in asked.server or ["honest"]]
-    folder = place(asked, "follow", apart=("at", "server", "workers"))
-    task = federation(asked, asked.seed, asked.defense)
-    check_rounds(task, moments)
-    audit = audit_of(asked, task, attack)
-    audit = replace(audit, resources=replace(audit.resources, workers=asked.workers))
+    moments = sorted(set(spec.several("--at", asked.at, int)))
+    servers = asked.server or ["honest"]
+    folder = place(asked, "follow", apart=("at", "server", "workers"), store=True)
+    trial = trial_of(asked, server="honest", decoys=0)
+    audits = [replace(trial, server=words, round=each).prepare() for words in servers for each in moments]
     if asked.dry_run:
-        each = estimate(replace(audit, defense=task.defense))
-        many = len(moments) * len(servers)
-        audits = {"audits": f"{many}, {taking(each)} each"}
-        out.print(planned(_training(asked, asked.defense, task, 1, asked.workers) | audits))
+        first = audits[0]
+        assert first.needs is not None
+        each = estimate(replace(first.audit, resources=replace(first.audit.resources, workers=asked.workers)))
+        task = first.needs.federation
+        told = {"audits": f"{len(audits)}, {taking(each)} each"}
+        out.print(planned(_training(asked, asked.defense, task, 1, asked.workers) | told))
         return
     write_config(folder)
-    with going_on(folder):
-        points = follow(task, audit, at=moments, servers=servers, folder=folder)
+    on = Here(threads=asked.workers) if asked.on == HERE else asked.on
+    with going_on(folder), live() as tell, Store(folder) as store:
+        run = partial(run_all, store=store, on=on, retry_failed=True, told=tell)
+        points, failed = follow(trial, at=moments, servers=servers, store=store, run=run)
     if early := early_words(points):
         err.print(early, highlight=False, soft_wrap=True)
-    document = {"command": "follow", "points": points}
-    said = f"{about(asked, asked.defense)}, {spec.shown(asked.attack)}. {early}"
-    finish(asked, folder, document, _leaks(points), "leakage", about=said, points=points)
+    if points:
+        said = f"{about(asked, asked.defense)}, {spec.shown(asked.attack)}. {early}"
+        pictures = [[f"round {each['round']}", each["server"], each["trial"]] for each in points]
+        document, page = {"command": "follow", "points": points}, {"points": points, "pictures": pictures}
+        finish(asked, folder, document, _leaks(points), "leakage", about=said, **page)
+    tell_failed(failed, folder)
 
 
 def federation(asked: Any, seed: int, defense: str = "none") -> Federation:
@@ -81,21 +88,6 @@ def federation(asked: Any, seed: int, defense: str = "none") -> Federation:
     task = setup.federation()
     task.prepare()
     return task
-
-
-def audit_of(asked: Any, task: Federation, attack: Any) -> Audit:
-    """Whom to attack on the way, and how."""
-    return Audit(
-        model=task.model,
-        victims=pick(asked, task.dataset),
-        attack=attack,
-        loss=part("loss", asked.loss),
-        seed=asked.seed,
-        updates=Updates(batch_norm=asked.batch_norm.value),
-        resources=Resources(minutes=asked.minutes),
-        scoring=Scoring(threshold=asked.threshold),
-        names={"model": spec.shown(asked.model), "data": spec.shown(asked.data)},
-    )
 
 
 def about(asked: Any, defense: str) -> str:

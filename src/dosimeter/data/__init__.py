@@ -13,14 +13,14 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dosimeter.data.catalogue import Row, available, load
+    from dosimeter.data.catalogue import Row, available, cache_folder, load
     from dosimeter.data.dataset import Dataset
     from dosimeter.data.files import read_batch, read_npz
     from dosimeter.data.folder import read_folder
     from dosimeter.data.gaussian import GaussianTask
     from dosimeter.data.shares import partition
     from dosimeter.data.sources import SOURCES, Source
-    from dosimeter.data.victims import pick, pick_decoys, pool_of
+    from dosimeter.data.victims import pick, pick_decoys, pick_shadows, places_of, pool_of
 else:
     from dosimeter.lazy import importer
 
@@ -33,10 +33,13 @@ __all__ = [
     "Row",
     "Source",
     "available",
+    "cache_folder",
     "load",
     "partition",
     "pick",
     "pick_decoys",
+    "pick_shadows",
+    "places_of",
     "pool_of",
     "read_batch",
     "read_folder",

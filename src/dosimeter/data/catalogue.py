@@ -62,7 +62,7 @@ def load(
 
 def available(*, folder: str | Path | None = None, sources: Mapping[str, Source] = SOURCES) -> list[Row]:
     """Every data set that `load` knows by name, and where it would come from; by name, the package's first."""
-    own, cache = _own_folder(folder), _cache_folder()
+    own, cache = _own_folder(folder), cache_folder()
     # From the last place looked in to the first, so that the first wins.
     rows = {
         name: Row(name, *source.summary, _describe(source), "to download", _cite(source.papers))
@@ -94,7 +94,7 @@ def _find(name: str, own: Path | None, sources: Mapping[str, Source]) -> Dataset
         return read_npz(own / f"{name}.npz")
     if name == EMBEDDED:
         return read_embedded()
-    path = _cache_folder() / f"{name}.npz"
+    path = cache_folder() / f"{name}.npz"
     if not os.path.isfile(path):
         if name not in sources:
             return None
@@ -138,7 +138,7 @@ def _names(folder: Path | None) -> list[str]:
     return [path.stem for path in folder.glob("*.npz")] if folder else []
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
     return Path(os.environ.get("DOSIMETER_CACHE") or "~/.cache/dosimeter").expanduser()
 
 

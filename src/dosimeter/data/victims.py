@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dosimeter import checks, spec
 from dosimeter.data.dataset import SPLITS, Dataset
 from dosimeter.errors import DataError, SettingError
 from dosimeter.rng import numpy_stream
@@ -37,6 +38,8 @@ def pick(
     if batch < 1 or (n is not None and n < 1):
         raise SettingError(f"Victims must be at least 1 batch of at least 1 image, got {n} of {batch}.")
     if indices is not None:
+        if distinct:
+            raise SettingError("--distinct draws images of different classes, and --indices says which; leave one out.")
         places = _given(indices, n, batch)
     elif n is not None:
         places = (_distinct if distinct else _drawn)(dataset, n, batch, seed, split)
@@ -50,6 +53,17 @@ def pick(
         twice = next(name for name in ids if ids.count(name) > 1)
         raise SettingError(f"The indices name the victim {twice} more than once; every victim may be there once.")
     return Victims(images.reshape(*places.shape, *dataset.shape), labels, torch.from_numpy(places), ids)
+
+
+def places_of(words: str, batch: int) -> list[list[int]]:
+    """Places in words, 3+17, as those of whole updates."""
+    places = spec.several("--indices", words, int)
+    checks.count("An update", "images (--batch)", batch)
+    if len(places) % batch:
+        raise SettingError(
+            f"Expected --indices of whole updates, {batch} images each, got {len(places)}; name as many."
+        )
+    return [list(places[first : first + batch]) for first in range(0, len(places), batch)]
 
 
 def pick_decoys(dataset: Dataset, victims: Victims, n: int, *, seed: int, split: str) -> Tensor:
@@ -67,6 +81,33 @@ def pick_decoys(dataset: Dataset, victims: Victims, n: int, *, seed: int, split:
     return dataset.images(split, order[~np.isin(order, taken)][:n])
 
 
+def pick_shadows(
+    dataset: Dataset, n: int, *, batch: int = 1, seed: int, split: str = "train", victims: Victims | None = None
+) -> Victims:
+    """n batches of images of the attacker's own, on which it may choose its settings since none of them is a victim.
+
+    Apart from these victims, or by default from all that an audit of that seed and split could pick: its draw begins at
+    the other end of the same permutation, and only an audit of nearly all images would reach them.
+    """
+    if victims is None:
+        order = _order(dataset, seed, split)[::-1]
+    else:
+        order = _order(dataset, seed + 1, split)
+        order = order[~np.isin(order, victims.indices.numpy())]
+    checks.count("An attacker of its own images", "shadows", n)
+    if n * batch > len(order):
+        raise DataError(
+            f"Expected at least {n * batch} images of {dataset.name} beside the victims for {n} shadows of {batch}, "
+            f"got {len(order)}; use fewer."
+        )
+    return pick(dataset, indices=order[: n * batch].reshape(n, batch), split=split)
+
+
+def _order(dataset: Dataset, seed: int, split: str) -> NDArray[np.int64]:
+    """The order in which victims are drawn."""
+    return numpy_stream(seed, "victims", split).permutation(dataset.count(split))
+
+
 def pool_of(dataset: Dataset, each: int) -> int:
     """How many decoys to hold where each image draws so many of its own (`Scoring.among`), so that few share many."""
     height, width, channels = dataset.shape
@@ -81,7 +122,7 @@ def _drawn(dataset: Dataset, n: int, batch: int, seed: int, split: str) -> NDArr
             f"has {count}; use fewer or smaller batches."
         )
     # Permuting all and cutting, rather than drawing n, keeps the first victims when n grows.
-    return numpy_stream(seed, "victims", split).permutation(count)[: n * batch].reshape(n, batch)
+    return _order(dataset, seed, split)[: n * batch].reshape(n, batch)
 
 
 def _distinct(dataset: Dataset, n: int, batch: int, seed: int, split: str) -> NDArray[np.int64]:
@@ -91,7 +132,7 @@ def _distinct(dataset: Dataset, n: int, batch: int, seed: int, split: str) -> ND
         raise DataError(f"Batches of different classes need class labels, which {dataset.name} has not; leave it out.")
     batches: list[dict[int, int]] = []
     open_from = 0
-    for place in numpy_stream(seed, "victims", split).permutation(dataset.count(split)).tolist():
+    for place in _order(dataset, seed, split).tolist():
         label = int(labels[place])
         room = (b for b in batches[open_from:] if len(b) < batch and label not in b)
         chosen = next(room, None)

@@ -45,6 +45,7 @@ def plan(
     budget: int = DEFAULT_BUDGET,
     workers: int | None = None,
     extra: int = 0,
+    steady: bool = False,
 ) -> Plan:
     """Cut victims into tiles for the workers, by default one a core.
 
@@ -60,6 +61,7 @@ def plan(
         divisible: whether the images of a batch can be simulated apart.
         passes: of the model in one simulated update.
         extra: numbers that a candidate takes beside it.
+        steady: cut them by neither their number nor the workers, so that a part of them is cut as all are.
     """
     size = target.mean.element_size()
     weights = sum(p.numel() for p in target.parameters.values())
@@ -93,6 +95,12 @@ def plan(
     fitting = max(1, min(MOST, max(LEAST, TILE // (size * active))) // (restarts * candidates))
     if target.mean.device.type != "cpu":
         fitting = victims  # a GPU wants all that memory allows
+    if steady:
+        fitting = int(budget // each) if target.mean.device.type != "cpu" else min(fitting, int(budget // each))
+        tile = 2 ** (max(1, fitting).bit_length() - 1)  # so that the tiles of several attacks begin together
+        held = max(tile * each, round(most))
+        at_once = max(1, min(cores, -(-victims // tile), int(budget // held)))
+        return Plan(tile, at_once, at_once * held, restarts, stretch, part)
     cores = min(cores, victims, int(budget // most))
     tiles = -(-victims // min(fitting, budget // (each * cores)))
     tile = -(-victims // (-(-tiles // cores) * cores))  # as many rounds as are needed, all workers busy in each

@@ -5,7 +5,7 @@ federation   what server and clients agree on
 client       one client's round         server   choosing, averaging, testing
 setup        a federation in words, for other processes          flower   all of it on Flower
 training     the rounds, kept as they are done (`checkpoint`)   accounting   what DP-SGD has cost
-leakage      the model on its way, as audits take it
+audited      the model on its way, as audits take it
 kept         what a Flower server kept of its clients   facts   how they trained
 survey       the audit of all of it, by a plan          update  of one of them
 """

@@ -52,6 +52,8 @@ class Federation:
     defense: Defense = NoDefense()
     seed: int = 0
     loss: Loss = F.cross_entropy
+    code: str | None = None
+    """The version of the program, where a part of it stands for all that this depends on."""
 
     @cached_property
     def template(self) -> nn.Module:
@@ -136,12 +138,17 @@ class Federation:
             "model": fingerprint.named(self.model),
             "loss": fingerprint.named(self.loss),
             "seed": self.seed,
-            "code": fingerprint.code(),
+            "code": self.code or fingerprint.code(),
         }
+
+    def check(self) -> None:
+        """Refuse what cannot be trained."""
+        _ = self.template, self.private, self.batches
 
     def prepare(self) -> None:
         """Compute once what threads would otherwise compute at the same time."""
-        _ = self.template, self.private, self.batches, self._ready
+        self.check()
+        _ = self._ready
 
     def initial_private(self) -> State:
         """The private weights as the server made them."""

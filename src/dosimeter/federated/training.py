@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dosimeter import checks, files
-from dosimeter.errors import ModelError
+from dosimeter.errors import ModelError, SettingError
 from dosimeter.federated.accounting import privacy
-from dosimeter.federated.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from dosimeter.federated.checkpoint import ROUND, Checkpoint, read_checkpoint, write_checkpoint
 from dosimeter.federated.client import fit
 from dosimeter.federated.federation import Federation, State
 from dosimeter.federated.server import average, chosen, counted, evaluate, validate
@@ -27,6 +27,7 @@ class Training(NamedTuple):
     state: State  # the server's weights
     private: dict[int, State]  # each client's own
     history: list[Round]
+    optimisers: dict[int, State] = {}  # noqa: RUF012  of clients that go on with theirs
 
 
 Watch = Callable[[int, State, dict[int, State]], None]
@@ -37,6 +38,8 @@ def train(
     federation: Federation,
     *,
     folder: str | Path | None = None,
+    begin: Training | None = None,
+    until: int | None = None,
     tested: Collection[int] | None = None,
     watch: Watch | None = None,
     workers: int | None = None,
@@ -47,6 +50,8 @@ def train(
 
     Args:
         folder: where every round is kept; a training that was stopped there goes on, and ends as if it had not been.
+        begin: an earlier round of the same training, for a folder that has none.
+        until: the number of done rounds to stop at; the protocol's by default.
         tested: numbers of done rounds after which accuracy is measured; all by default.
         watch: told of the weights after every round.
         workers: clients at once, by default one a core.
@@ -58,18 +63,19 @@ def train(
     folder = None if folder is None else Path(folder)
     if folder:
         files.check_writable(folder)
-    at = (folder and read_checkpoint(folder, federation)) or Checkpoint(0, federation.initial(), {}, {}, [])
+    at = _beginning(federation, folder, begin)
     federation.prepare()
     if watch:
         watch(at.done, at.state, at.private)
+    last = protocol.rounds if until is None else until
     at_once = min(workers or os.cpu_count() or 1, protocol.taking_part())
     samples = _samples(federation, chosen(federation, at.done))
     with (
         side_by_side(federation, at_once, samples=samples, processes=processes) as fits,
-        bar(f"{protocol.rounds} rounds", protocol.rounds, show=progress) as advance,
+        bar(f"{last} rounds", last, show=progress) as advance,
     ):
         advance(at.done, _note(at.history))
-        while at.done < protocol.rounds and not _stale(at.history, protocol.patience):
+        while at.done < last and not _stale(at.history, protocol.patience):
             began = time.perf_counter()
             at = _round(federation, at, fits, tested is None or at.done + 1 in tested)
             at.history[-1]["seconds"] = time.perf_counter() - began
@@ -78,7 +84,25 @@ def train(
             advance(at.done, _note(at.history))
             if watch:
                 watch(at.done, at.state, at.private)
-    return Training(at.state, at.private, at.history)
+    if folder and not (folder / ROUND).is_file():
+        write_checkpoint(folder, federation, at)  # of a training that had nothing to do
+    return Training(at.state, at.private, at.history, at.optimisers)
+
+
+def _beginning(federation: Federation, folder: Path | None, begin: Training | None) -> Checkpoint:
+    if folder and (at := read_checkpoint(folder, federation)):
+        return at
+    begin = begin or Training(federation.initial(), {}, [])
+    return Checkpoint(len(begin.history), begin.state, begin.private, begin.optimisers, begin.history)
+
+
+def check_rounds(federation: Federation, at: Collection[int]) -> None:
+    """Refuse rounds that a training does not have."""
+    beyond = [round_ for round_ in at if not 0 <= round_ <= federation.protocol.rounds]
+    if beyond:
+        raise SettingError(
+            f"Training has {federation.protocol.rounds} rounds, so there is no round {beyond[0]} to audit."
+        )
 
 
 def estimate_training(federation: Federation, *, workers: int | None = None) -> float:

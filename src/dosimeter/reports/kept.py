@@ -105,7 +105,7 @@ def _leakage(found: Entry) -> list[tuple[str, Html]]:
     figures += _privacy({"epsilon": spent}, points)
     rows = [[str(p["round"]), p["server"], p["verdict"], tally(p["evidence"])] for p in points]
     verdicts = sections.table(("round", "server", "verdict", "evidence"), rows)
-    return [("Over rounds", charts.side_by_side(*figures)), ("Verdicts", verdicts)]
+    return [("Over rounds", charts.side_by_side(*figures)), ("Verdicts", verdicts), *_pictures(found)]
 
 
 def _comparison(found: Entry) -> list[tuple[str, Html]]:
@@ -121,6 +121,7 @@ def _comparison(found: Entry) -> list[tuple[str, Html]]:
         ("The trade-off", charts.side_by_side(figure)),
         ("Costs", sections.table(found["head"], found["rows"])),
         ("Verdicts", sections.table(("defense", "evidence", "what was tried"), found["verdicts"])),
+        *_pictures(found),
     ]
 
 
@@ -130,7 +131,7 @@ def _study(found: Entry) -> list[tuple[str, Html]]:
     if found["bars"]:
         drawn = charts.bars(found["bars"], x="mean SSIM", threshold=found["threshold"])
         parts.append(("Mean SSIM", charts.side_by_side(drawn)))
-    return parts
+    return [*parts, *_pictures(found)]
 
 
 def _sweep(found: Entry) -> list[tuple[str, Html]]:
@@ -138,12 +139,33 @@ def _sweep(found: Entry) -> list[tuple[str, Html]]:
     parts = [("Table", sections.table(found["head"], found["rows"]))]
     if found["bars"]:
         parts.append((found["show"], charts.side_by_side(charts.bars(found["bars"], x=f"mean {found['show']}"))))
+    return [*parts, *_pictures(found)]
+
+
+def _pictures(found: Entry) -> list[tuple[str, Html]]:
+    """The most exposed image of each trial that is named."""
     cards = []
-    for row, column, digest in found["pictures"]:
+    for *names, digest in found.get("pictures", ()):
         result = store.read(found["folder"] / "trials" / Path(digest).name)
         if isinstance(result, Result):
-            cards.append(tag("div", tag("h3", f"{row}, {column}"), gallery.most_exposed(result)))
-    return [*parts, ("Pictures", tag("div", *cards, class_="highlights"))]
+            cards.append(tag("div", tag("h3", ", ".join(names)), gallery.most_exposed(result)))
+    return [("Pictures", tag("div", *cards, class_="highlights"))] if cards else []
+
+
+def _tune(found: Entry) -> list[tuple[str, Html]]:
+    """The score of every setting and the best so far over image-steps; which settings matter; both attacks."""
+    history = found["history"]
+    series = {"best so far": [(spent, best) for spent, _, best in history]}
+    series["a setting that was not stopped"] = [(spent, score) for spent, score, _ in history]
+    name = {"psnr": "PSNR in dB", "ssim": "SSIM"}[found["by"]]
+    drawn = charts.scatter(series, x="image-steps", y=name)
+    figure = sections.drawing(drawn, "Scores on shadows.", charts.legend(list(series)))
+    parts = [("History", charts.side_by_side(figure)), ("Attacks", sections.table(found["head"], found["rows"]))]
+    parts.append(("Settings", sections.table(("setting", "chosen", "matters"), found["settings"])))
+    if found["matters"]:
+        words = "Share of the score's spread"
+        parts.append(("Which settings matter", charts.side_by_side(charts.bars(found["matters"], x=words))))
+    return parts
 
 
 KINDS: dict[str, tuple[str, str, Callable[[Entry], list[tuple[str, Html]]]]] = {
@@ -152,5 +174,6 @@ KINDS: dict[str, tuple[str, str, Callable[[Entry], list[tuple[str, Html]]]]] = {
     "compare": ("compare.html", "Utility and privacy", _comparison),
     "study": ("study.html", "Study", _study),
     "sweep": ("sweep.html", "Sweep", _sweep),
+    "tune": ("tune.html", "Tuning", _tune),
 }
 """The file, title and sections of each."""

@@ -1,6 +1,6 @@
 """Questions of the papers as sweeps of audits, with the published figures beside ours: `dosimeter study`.
 
-sweep          rows of audits, run in turn, kept in a file and resumed from it
+study          rows of audits as trials of a store, and their table
 architectures  every model, pooling and width (Inverting Gradients)
 bayes          right and wrong densities, points in a ball (Bayes)
 defenses       what defenses hold against attacks made for them (PPP, CVB, Bayes)
@@ -12,7 +12,7 @@ from dosimeter.studies.architectures import STUDIES as _ARCHITECTURES
 from dosimeter.studies.bayes import BALLS, compare_densities, distances_as_markdown
 from dosimeter.studies.defenses import STUDIES as _DEFENSES
 from dosimeter.studies.labels import STUDY as _LABELS
-from dosimeter.studies.sweep import Outcome, Row, Study, as_markdown, run
+from dosimeter.studies.study import Outcome, Row, Study, as_markdown, run
 from dosimeter.studies.verdicts import STUDY as _VERDICTS
 
 BY_NAME = {study.name: study for study in (*_ARCHITECTURES, BALLS, _LABELS, *_DEFENSES, _VERDICTS)}

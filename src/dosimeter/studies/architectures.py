@@ -1,6 +1,6 @@
 """What a model gives away by its architecture (Inverting Gradients, Sec. 4.2 and 5.1)."""
 
-from dosimeter.studies.sweep import Row, Study
+from dosimeter.studies.study import Row, Study
 
 _SMALL = ("mlp-2", "mlp-bayes", "mlp", "mlp-no-bias", "lenet", "lenet-bn", "cnn", "cnn-bayes", "convbig")
 _LARGE = ("vgg16-bn", "vit", "vit-released", "vit-ti", "vit-s")

@@ -12,7 +12,7 @@ from dosimeter import clients, files, models, rng, trees
 from dosimeter.attacks import Search, Stop
 from dosimeter.attacks.search import likelihoods, optimisers, priors, schedules
 from dosimeter.data import GaussianTask
-from dosimeter.studies.sweep import Row, Study
+from dosimeter.studies.study import Row, Study
 from dosimeter.types import Observation, Target
 
 SCALE = 0.1

@@ -1,6 +1,6 @@
 """What defenses hold against attacks made for them (PPP, Tables 1 and 2; CVB, Table IV; FedKL; Bayes, Table 2)."""
 
-from dosimeter.studies.sweep import Row, Study
+from dosimeter.studies.study import Row, Study
 
 _COLUMNS = (
     "model",

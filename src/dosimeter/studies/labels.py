@@ -1,6 +1,6 @@
 """What updates say of their labels, from the last layer alone (iDLG; LLG), without a search for images."""
 
-from dosimeter.studies.sweep import Row, Study
+from dosimeter.studies.study import Row, Study
 
 _SIZES = ((64, 1), (64, 16), (16, 100))
 """Updates of so many images; 100 is more than there are classes."""

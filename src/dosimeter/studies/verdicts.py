@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from dosimeter.auditing.verdict import Kind
-from dosimeter.studies.sweep import Outcome, Row, Study
+from dosimeter.studies.study import Outcome, Row, Study
 
 SEEDS = range(5)
 
-_TASK = {"data": "mnist-5k", "victims": 4, "steps": None}
+_TASK = {"data": "mnist-5k", "victims": 4, "steps": None, "until_read": True}
 _KNOWN: tuple[dict[str, object], ...] = (
     {"model": "cnn", "attack": "auto", "leaks": True},
     {"model": "cnn", "attack": "ig:secrets=known", "defense": "cvb", "leaks": True},  # all revealed

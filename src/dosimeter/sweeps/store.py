@@ -63,7 +63,23 @@ class Entry:
     seconds: float | None = None
     found: dict[str, Any] | None = None  # the numbers that tables show
     why: str | None = None  # a failed one's traceback
-    uses: str | None = None  # the digest of the training that it attacks
+    uses: str | None = None  # the digest of the training that it attacks or goes on from
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, in a line."""
+        return (self.why or "").strip().rpartition("\n")[2]
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse one that holds other files and no trials."""
+    ours, found = (TRIALS, OWNERS, DRAFTS, "run.toml"), sorted(path.name for path in folder.glob("[!.]*"))
+    others = [name for name in found if name not in ours]
+    if others and FILE not in others:
+        raise DataError(
+            f"Expected a store of trials or an empty folder in {str(folder)!r}, found {others[0]!r}; choose another "
+            "--out."
+        )
 
 
 class Store:
@@ -73,11 +89,12 @@ class Store:
         self.folder, self._held, self.owner = Path(folder), ExitStack(), ""
         if not create and not (self.folder / FILE).is_file():
             raise DataError(f"Expected a store of trials in {str(folder)!r}, found none; name the --out of a sweep.")
+        check_folder(self.folder)
         try:
             if create:
                 (self.folder / TRIALS).mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(self.folder / FILE, timeout=PATIENCE, isolation_level=None)
-            self._base.execute("PRAGMA journal_mode = WAL")
+            self._share()
             self._base.execute("PRAGMA synchronous = NORMAL")
             with self._writing():
                 for line in _TABLES.split(";"):
@@ -106,6 +123,18 @@ class Store:
             shutil.rmtree(self.folder / DRAFTS / self.owner, ignore_errors=True)
         self._base.close()
 
+    def _share(self) -> None:
+        """Let others read while one writes; SQLite does not wait by itself for others that say so at the same time."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._base.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
+
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """A change that is there as a whole or not at all, after those of other processes."""
@@ -130,7 +159,7 @@ class Store:
     def entry(self, digest: str) -> Entry | None:
         """A trial by its digest or by the beginning of it, where that is the only one with it."""
         rows = self._base.execute(
-            f"SELECT {_ALL} FROM trials WHERE substr(digest, 1, ?) = ? LIMIT 2", (len(digest), digest)
+            f"SELECT {_ALL} FROM trials WHERE digest >= ? AND digest < ? LIMIT 2", (digest, digest + "g")
         ).fetchall()
         return _entry(rows[0]) if len(rows) == 1 else None
 
@@ -206,6 +235,12 @@ class Store:
         """Say that a training is done, whose folder it has written itself."""
         with self._writing():
             self._done(digest, found, seconds)
+
+    def note(self, digest: str, found: Mapping[str, Any]) -> None:
+        """Keep more numbers of a done trial."""
+        with self._writing():
+            said = json.dumps(found, sort_keys=True)
+            self._base.execute("UPDATE trials SET found = ? WHERE digest = ?", (said, digest))
 
     def _done(self, digest: str, found: Mapping[str, Any], seconds: float) -> None:
         self._base.execute(
@@ -289,9 +324,9 @@ class Store:
 
 def numbers(result: Result) -> dict[str, Any]:
     """What tables show of an audit."""
-    scores = result.scores
-    found: dict[str, Any] = {name: each.mean for name, each in scores.scores.items()}
-    found |= {f"blind_{name}": each.mean for name, each in scores.baseline.items() if name in ("ssim", "psnr")}
+    scores, near = result.scores, result.scores.nearest
+    found: dict[str, Any] = {name: each.mean for name, each in near.scores.items()}
+    found |= {f"blind_{name}": each.mean for name, each in near.baseline.items() if name in ("ssim", "psnr")}
     found |= {"read": scores.success.hits, "of": scores.success.of, "attack_name": result.settings["attack_name"]}
     if scores.labels:
         found["labels"] = scores.labels.rate

@@ -10,6 +10,9 @@ from typing import Any
 
 from dosimeter.errors import SettingError, unknown
 
+RUN = ("=", "+", "-", "@", "\t", "\r")
+"""What a cell begins with that spreadsheets take for a formula."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -40,26 +43,44 @@ class Table:
         return head, [[name, *(_cell(each.get(column, [])) for column in across)] for name, each in cells.items()]
 
     def markdown(self, rows: str = "defense", columns: str = "model", show: str = "ssim") -> str:
-        head, cells = self.grid(rows, columns, show)
-        lines = [head, ["---"] * len(head), *cells]
-        return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+        return as_table(*self.grid(rows, columns, show))
 
     def csv(self) -> str:
-        """As text; what is no number or word stands as JSON."""
+        """As text; what is no number or word stands as JSON. Text that a spreadsheet would run has ' before it."""
         text = io.StringIO()
         made = csv.DictWriter(text, self.names)
         made.writeheader()
-        made.writerows({key: _flat(value) for key, value in row.items()} for row in self.rows)
+        made.writerows({key: _harmless(_flat(value)) for key, value in row.items()} for row in self.rows)
         return text.getvalue()
 
     def json_lines(self) -> str:
         return "".join(json.dumps(row) + "\n" for row in self.rows)
+
+    def parquet(self) -> bytes:
+        """A column of numbers, of truths or of text each; what is none of these stands as JSON, as in `csv`."""
+        try:
+            import pyarrow  # type: ignore[import-untyped,import-not-found,unused-ignore]
+            import pyarrow.parquet  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        except ImportError:
+            raise SettingError(
+                "Parquet needs pyarrow; install it (pip install 'dosimeter[parquet]'), or write .csv or .jsonl."
+            ) from None
+        made = pyarrow.table({name: _column([row.get(name) for row in self.rows]) for name in self.names})
+        into = io.BytesIO()
+        pyarrow.parquet.write_table(made, into)
+        return into.getvalue()
 
     def to_pandas(self) -> Any:
         """A DataFrame, where pandas is installed."""
         import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
         return pandas.DataFrame(self.rows)
+
+
+def as_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """In Markdown."""
+    lines = ["|".join(["", *(f" {cell.replace('|', chr(92) + '|')} " for cell in line), ""]) for line in (head, *rows)]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
 def _cell(values: Sequence[Any]) -> str:
@@ -79,4 +100,17 @@ def _cell(values: Sequence[Any]) -> str:
 
 
 def _flat(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else value
+    return json.dumps(value) if isinstance(value, dict | list | tuple) else value
+
+
+def _harmless(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(RUN) else value
+
+
+def _column(values: Sequence[Any]) -> list[Any]:
+    """Values of one type and what is missing: numbers where all are, and text where they are of several types."""
+    found = [_flat(value) for value in values]
+    kinds = {type(value) for value in found if value is not None}
+    if kinds == {int, float}:
+        return [None if value is None else float(value) for value in found]
+    return found if len(kinds) <= 1 else [None if value is None else str(value) for value in found]

@@ -18,7 +18,8 @@ def bayes(
     tv: float = 1.0,
     pixels: float = 0.0,
     variation: Literal["paper", "released"] = "released",
-    weights: Literal["equal", "exponential"] = "equal",
+    weights: Literal["equal", "exponential", "by-layer"] = "equal",
+    ramp: float = 1.0,
     k: int = 1,
     delta: float = 0.0,
     langevin: float = 0.0,
@@ -41,7 +42,9 @@ def bayes(
         tv: weight of the total variation (beta).
         pixels: weight of the prior that pixels are in [0, 1] (phi, App. A.4).
         variation: anisotropic and averaged as the text says, or squared, periodic and summed as in the program.
-        weights: every tensor alike, or falling exponentially from the first layer on.
+        weights: every tensor alike, or falling exponentially from the first tensor on, or layer by layer as in the
+            program.
+        ramp: how much the density counts at the first step; it counts whole from the middle of the steps on.
         k: points around a candidate at which the density is taken.
         delta: radius of the ball that they are drawn from, L2 over pixels.
         langevin: noise after every step instead (App. A.7).
@@ -69,7 +72,11 @@ def bayes(
         "paper": priors.TotalVariation(),
         "released": priors.TotalVariation(power=2, periodic=True, total=True),
     }
-    layers: dict[str, masks.Mask] = {"equal": masks.Everything(), "exponential": masks.Exponential()}
+    layers: dict[str, masks.Mask] = {
+        "equal": masks.Everything(),
+        "exponential": masks.Exponential(),
+        "by-layer": masks.Exponential(by="layers"),
+    }
     return Search(
         name="bayes",
         likelihood=pick("density", density, densities),
@@ -81,6 +88,7 @@ def bayes(
         optimiser=optimisers.Adam(lr=lr),
         schedule=schedules.Exponential(factor=decay),
         restarts=restarts,
+        ramp=ramp,
         stop=stop(steps),
     )
 

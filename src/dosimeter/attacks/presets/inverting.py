@@ -32,7 +32,7 @@ def inverting_gradients(
     box: bool = True,
     distance: Literal["cosine", "mean-cosine", "chord", "l2", "l1", "survived", "interval"] = "cosine",
     top: int | None = None,
-    decay: Literal["steps", "plateau", "none"] = "steps",
+    decay: Literal["steps", "plateau", "cosine", "none"] = "steps",
     plateau: int | None = None,
     patience: int | None = None,
     target: float | None = None,
@@ -59,8 +59,8 @@ def inverting_gradients(
         distance: what is matched: cosine, the mean of every tensor's cosine or of its root (chord), squared L2 (Eq. 3)
             or L1; what survived pruning by size, or the intervals of 8-bit quantisation.
         top: match only so many tensors, those with the largest norm (Eq. 7); all by default.
-        decay: shrink the step at 3/8, 5/8 and 7/8 of the steps, or of each leg, or when the loss stays for `plateau`
-            steps.
+        decay: shrink the step at 3/8, 5/8 and 7/8 of the steps, or of each leg; or when the loss stays for `plateau`
+            steps; or along a cosine.
         plateau: see `decay`; 400 by default.
         patience: stop after so many steps without a lower loss.
         target: stop at this loss.
@@ -93,6 +93,7 @@ def inverting_gradients(
     decays: dict[str, schedules.Schedule] = {
         "steps": schedules.StepDecay(),
         "plateau": schedules.Plateau(**given(patience=plateau)),
+        "cosine": schedules.CosineDecay(),
         "none": schedules.Constant(),
     }
     return Search(

@@ -8,6 +8,7 @@ masks        which tensors are matched                                  spaces  
 treatments   what is supposed of numbers that clients draw inside the model
 objective    what is minimised                                          stopping     when a candidate is done
 search       all of it together                                         running      the loop itself
+together     several settings in one batch                              states       what it holds of its candidates
 """
 
 from dosimeter.attacks.search import likelihoods, masks, optimisers, priors, schedules, starts

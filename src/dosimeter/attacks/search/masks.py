@@ -1,6 +1,7 @@
 """Which tensors of the update are matched."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -55,16 +56,20 @@ class Largest(Mask):
 class Exponential(Mask):
     """Tensor number p, counted from the input, counts exp(-rate p): early layers see the image most directly.
 
-    The layer weights of Inverting Gradients' program that the Bayes paper's search tries (Sec. 6).
+    The layer weights of Inverting Gradients' program that the Bayes paper's search tries (Sec. 6); its program counts
+    layers, so that a weight and its bias count alike (`by` "layers").
     """
 
     rate: float = 1.0
+    by: Literal["tensors", "layers"] = "tensors"
 
     def __post_init__(self) -> None:
         checks.at_least("Weights that fall exponentially", "a rate", self.rate, 0)
 
     def weights(self, target: Target, norms: Tensor) -> Tensor:
-        at = torch.arange(norms.shape[1], dtype=norms.dtype, device=norms.device)
+        owners = [name.rpartition(".")[0] if self.by == "layers" else name for name in target.parameters]
+        numbers = {owner: at for at, owner in enumerate(dict.fromkeys(owners))}
+        at = torch.tensor([numbers[owner] for owner in owners], dtype=norms.dtype, device=norms.device)
         return torch.exp(-self.rate * at).expand_as(norms)
 
 

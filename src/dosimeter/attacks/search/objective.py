@@ -1,6 +1,7 @@
 """What a search minimises:  -log p(g | x, y, u) - log p(x) - log p(u)  and its slope in all unknowns of candidates."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,14 @@ class Draws(NamedTuple):
     def rows(self, where: Tensor) -> "Draws":
         """Those of some candidates; the same object where there are none, which is the usual case."""
         return self if not self.secrets and self.nudge is None else trees.rows(self, where)
+
+
+class Terms(NamedTuple):
+    """How the parts of the loss are weighed at a step, for candidates that need not agree in it."""
+
+    prior: priors.Prior
+    ramp: Tensor | float = 1.0  # on the match, (n,)
+    setting: Tensor | None = None  # (n,) whose choice of tensors counts, where there are several
 
 
 class Unknowns:
@@ -128,8 +137,7 @@ class Objective:
             updates.
         seen: what the server saw.
         likelihood: compares simulated and observed updates.
-        prior: what images look like.
-        only: which tensors are matched.
+        only: which tensors are matched, by the number of the setting.
         secrets: what is supposed of draws inside the model.
     """
 
@@ -139,16 +147,15 @@ class Objective:
         seen: Observation,
         *,
         likelihood: likelihoods.Likelihood,
-        prior: priors.Prior,
-        only: masks.Mask,
+        only: Sequence[masks.Mask],
         secrets: treatments.Treatment,
     ) -> None:
         self.unknowns, self.target = unknowns, unknowns.target
-        self.likelihood, self.prior, self.treatment = likelihood, prior, secrets
+        self.likelihood, self.treatment = likelihood, secrets
         self.blind = isinstance(likelihood, likelihoods.Nothing)
         self.seen = seen
         self.matcher = Matcher(self.target, seen.gradient, statistics=seen.statistics, exact=likelihood.exact)
-        self.weights = only.weights(self.target, self.matcher.norms)  # (V, P)
+        self.weights = torch.stack([each.weights(self.target, self.matcher.norms) for each in only])  # (S, V, P)
         self._repeated: tuple[Tensor, Tensor] | None = None
         senders = {name: at for at, name in enumerate(dict.fromkeys(seen.clients))}
         several = len(senders) < len(seen.clients) and unknowns.of_client is not None
@@ -156,9 +163,18 @@ class Objective:
         """(V,) whose updates share numbers, where any do."""
 
     def __call__(
-        self, x: Tensor, labels: Tensor, owner: Tensor, draws: Draws, *, restart: Tensor, slopes: bool = True
+        self,
+        x: Tensor,
+        labels: Tensor,
+        owner: Tensor,
+        draws: Draws,
+        terms: Terms,
+        *,
+        restart: Tensor,
+        slopes: bool = True,
     ) -> Values:
-        """Unknowns (n, D), given labels (n, B), which victim each candidate wants to be (n,), and this step's draws.
+        """Unknowns (n, D), given labels (n, B), which victim each candidate wants to be (n,), this step's draws and
+        how the loss is weighed.
 
         `restart` (n,) tells candidates of the same victim apart.
         """
@@ -186,8 +202,8 @@ class Objective:
             owner=owner,
             statistics=self.seen.statistics,
         )
-        match = self._match(images, labels, owner, secrets)
-        loss = (match + self.prior.loss(view)).reshape(n, k).mean(1)
+        match = self._match(images, labels, owner, secrets, terms.setting)
+        loss = (terms.ramp * match + terms.prior.loss(view)).reshape(n, k).mean(1)
         loss = loss + self.treatment.loss(searched) + unknowns.loss(x)
         (slope,) = torch.autograd.grad(loss.sum(), x, allow_unused=True) if slopes else (None,)
         match = match.detach().reshape(n, k).mean(1)
@@ -215,10 +231,10 @@ class Objective:
     def _revealed(self, owner: Tensor) -> Secrets:
         return {name: value[owner] for name, value in (self.seen.secrets or {}).items()}
 
-    def _match(self, images: Tensor, labels: Tensor, owner: Tensor, secrets: Secrets) -> Tensor:
+    def _match(self, images: Tensor, labels: Tensor, owner: Tensor, secrets: Secrets, setting: Tensor | None) -> Tensor:
         if self.blind:
             return 0 * images.flatten(1).sum(1)
-        weights = self.weights[owner]
+        weights = self.weights[0 if setting is None else setting, owner]
         if isinstance(self.likelihood, likelihoods.Entrywise):
             entries = self.matcher.entries(images, labels, owner, self.likelihood.entry_loss, secrets)
             return (weights * entries).sum(1)

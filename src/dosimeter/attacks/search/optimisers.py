@@ -35,6 +35,7 @@ class Adam(_WithMoments):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     signed: bool = False
+    varies = ("lr",)
 
     def __post_init__(self) -> None:
         checks.positive("Adam", "a learning rate lr", self.lr)
@@ -65,6 +66,7 @@ class Descent(Optimiser[Nothing]):
     """Plain gradient descent, which Inverting Gradients' Table 1 puts in Adam's place."""
 
     lr: float = 0.1
+    varies = ("lr",)
 
     def __post_init__(self) -> None:
         checks.positive("Descent", "a learning rate lr", self.lr)
@@ -86,6 +88,7 @@ class RMSprop(_WithMoments):
     momentum: float = 0.99
     alpha: float = 0.99
     eps: float = 1e-8
+    varies = ("lr",)
 
     def __post_init__(self) -> None:
         checks.positive("RMSprop", "a learning rate lr", self.lr)

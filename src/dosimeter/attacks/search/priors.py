@@ -4,7 +4,7 @@ Priors add and scale: `0.01 * TotalVariation() + Other()`.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,9 @@ class View(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Prior:
     """Every image is as likely as any other; the start of all priors."""
+
+    varies: ClassVar[tuple[str, ...]] = ()
+    """Numbers that candidates of one batch may have of their own; see `together`."""
 
     @property
     def needs_statistics(self) -> bool:
@@ -235,6 +238,7 @@ class Scaled(Prior):
 
     weight: float
     prior: Prior
+    varies = ("weight",)
 
     def __post_init__(self) -> None:
         checks.at_least("A prior", "a weight", self.weight, 0)
@@ -245,14 +249,15 @@ class Scaled(Prior):
 
     @property
     def siblings(self) -> bool:
-        return bool(self.weight) and self.prior.siblings
+        return self.prior.siblings and bool(self.weight)
 
     def check(self, target: Target) -> None:
         if self.weight:
             self.prior.check(target)
 
     def loss(self, view: View) -> Tensor:
-        return self.weight * self.prior.loss(view) if self.weight else Prior().loss(view)
+        several = isinstance(self.weight, Tensor)  # of which some may be 0
+        return self.weight * self.prior.loss(view) if several or self.weight else Prior().loss(view)
 
 
 @dataclass(frozen=True, kw_only=True)

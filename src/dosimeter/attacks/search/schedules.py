@@ -1,5 +1,6 @@
 """How the step size shrinks: a factor on the learning rate for every candidate."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,6 +25,9 @@ def init(n: int, like: Tensor) -> State:
 class Schedule:
     """The start of all schedules."""
 
+    varies: tuple[str, ...] = ()
+    """Numbers that candidates of one batch may have of their own; see `together`."""
+
     def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
         """After the loss (N,) of step number `step` (from 0) of `steps` is known, before the move."""
         return state
@@ -44,6 +48,7 @@ class StepDecay(Schedule):
 
     at: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
     factor: float = 0.1
+    varies = ("factor",)
 
     def __post_init__(self) -> None:
         checks.share("A step size that shrinks", "a factor", self.factor, zero=False)
@@ -52,7 +57,7 @@ class StepDecay(Schedule):
 
     def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
         passed = sum(step >= round(fraction * steps) for fraction in self.at)
-        return state._replace(scale=torch.full_like(state.scale, self.factor**passed))
+        return state._replace(scale=torch.ones_like(state.scale) * self.factor**passed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +65,27 @@ class Exponential(Schedule):
     """Times `factor` at every step (Bayes, Sec. 6)."""
 
     factor: float = 0.98
+    varies = ("factor",)
 
     def __post_init__(self) -> None:
         checks.share("A step size that shrinks", "a factor", self.factor, zero=False)
 
     def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
-        return state._replace(scale=torch.full_like(state.scale, self.factor**step))
+        return state._replace(scale=torch.ones_like(state.scale) * self.factor**step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CosineDecay(Schedule):
+    """(1 + cos(pi t)) / 2 at the share t of the run, and never less than `floor` of the rate."""
+
+    floor: float = 0.01
+
+    def __post_init__(self) -> None:
+        checks.share("A step size that shrinks", "a floor", self.floor)
+
+    def update(self, step: int, steps: int, loss: Tensor, state: State) -> State:
+        factor = max(self.floor, (1 + math.cos(math.pi * step / steps)) / 2)
+        return state._replace(scale=torch.full_like(state.scale, factor))
 
 
 @dataclass(frozen=True, kw_only=True)

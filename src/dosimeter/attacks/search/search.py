@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -46,12 +46,17 @@ class Search(Attack):
     """Searches from different starts; the one with the lowest matching loss is kept, the prior left out."""
     keep: Literal["last", "best"] = "last"
     """Return the last iterate or the one with the lowest loss on the way."""
+    ramp: float = 1.0
+    """How much the match counts at the first step; over the first half of them, or of the first leg, that goes to 1,
+    exponentially (the Bayes paper's program)."""
     ball: Ball | None = None
     """Take the mean loss of points around a candidate instead of its own (Bayes, Alg. 1)."""
     penalty: bool = True
     """Whether the simulated loss counts the penalties that a defense's layers add, as the client's does."""
     first: int = 0
     """The number of the first restart: others have other starts."""
+    shadows: tuple[str, ...] = field(default=(), repr=False)
+    varies: ClassVar[tuple[str, ...]] = ("ramp",)
     side_by_side: int | None = field(default=None, repr=False, compare=False)
     """Restarts that run at once, all by default; it takes memory and changes no result."""
 
@@ -59,6 +64,9 @@ class Search(Attack):
         checks.count("A search", "restarts", self.restarts)
         checks.count("A search", "restarts side by side", self.side_by_side)
         checks.at_least("A search", "a number of its first restart", self.first, 0)
+        checks.positive("A search", "a ramp", self.ramp)
+        if self.keep == "best" and self.ramp != 1:
+            raise SettingError(f"Losses before the end of a ramp do not compare, got ramp={self.ramp}; keep the last.")
         if self.keep not in ("last", "best"):
             raise SettingError(unknown("iterate to keep", self.keep, ("last", "best")))
         for move in self.moves:
@@ -81,6 +89,7 @@ class Search(Attack):
             candidates=self.samples * self.optimiser.population,
             together=self.prior.siblings,
             beside=self.space.footprint(target, batch, self.labels.classes(target)),
+            entries=isinstance(self.likelihood, likelihoods.Entrywise),
         )
 
     def needs(self) -> ThreatModel:
@@ -104,7 +113,7 @@ class Search(Attack):
         """The same search without the update; a prior alone settles within `BLIND_STEPS`."""
         stop = replace(self.stop, steps=min(self.stop.steps, BLIND_STEPS))
         name = f"{self.name} without the update"
-        return replace(self, name=name, likelihood=likelihoods.Nothing(), restarts=1, stop=stop, ball=None)
+        return replace(self, name=name, likelihood=likelihoods.Nothing(), restarts=1, stop=stop, ball=None, ramp=1.0)
 
     def apart(self, target: Target, clean: Sequence[Observation], seen: Sequence[Observation]) -> Tensor:
         """By the likelihood, on the tensors that it matches."""
@@ -167,11 +176,11 @@ class Search(Attack):
         """The best of all restarts, of which so many run side by side as may."""
         turns, steps = self._turns, self.stop.steps
         if len(turns) == 1:
-            return Run(self, target, known, seed, turns[0]).run(watch)
+            return Run([self], target, known, seed, turns[0]).run(watch)
         stages = Stages(watch, len(turns) * steps)
         found = []
         for restarts in turns:
-            found.append(stages.ended(Run(self, target, known, seed, restarts).run(stages.next(steps))))
+            found.append(stages.ended(Run([self], target, known, seed, restarts).run(stages.next(steps))))
             if stages.cut:
                 break
         best = lowest(found, every=every(steps))
@@ -179,10 +188,10 @@ class Search(Attack):
         return best._replace(stopped=ended) if stages.cut else best
 
 
-def searching(attack: Attack) -> Search:
+def searching(attack: Attack, what: str = "Local training is guessed by a search") -> Search:
     """The attack, on which something is built that needs a search; refused where it is none."""
     if not isinstance(attack, Search):
-        raise SettingError(f"Local training is guessed by a search, and {attack.name!r} is none; use --attack ig.")
+        raise SettingError(f"{what}, and {attack.name!r} is none; use --attack ig.")
     return attack
 
 

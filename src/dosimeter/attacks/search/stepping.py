@@ -23,6 +23,8 @@ class Optimiser(Generic[S]):
     """Whether each victim is searched by itself."""
     population = 1
     """Points that are evaluated at once for each candidate."""
+    varies: tuple[str, ...] = ()
+    """Numbers that candidates of one batch may have of their own; see `together`."""
 
     def init(self, x: Tensor) -> S:
         raise NotImplementedError

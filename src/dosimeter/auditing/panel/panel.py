@@ -5,7 +5,8 @@ A defense judged by an attack that ignores it gets a false pass.
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +30,7 @@ from dosimeter.errors import DosimeterError, ModelError, SettingError
 from dosimeter.types import Gradient, Outcome
 
 LEAST = 60.0
-"""Seconds that an attack that solves has at least; it may take as long as all attacks before it took together."""
+"""Seconds that an attack that solves has at first; one that needs longer has as long as all others took together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +47,23 @@ class Revealed(Around):
         return gradient
 
 
-def audit_panel(audit: Audit, *, steps: Steps, kept: Mapping[str, Result] | None = None) -> Iterator[Trial]:
+def audit_panel(
+    audit: Audit, *, steps: Steps, kept: Mapping[str, Result] | None = None, by: Callable[..., Result] = perform
+) -> Iterator[Trial]:
     """Audit by every attack of the panel in turn; the attack of the audit does not count.
 
-    After Ctrl-C the last one has what was found by then. `kept` are results of before, which stand for their attacks.
+    What solves or knows the defense comes first, for searches begin anew only for victims that none before them read.
+    After Ctrl-C the last one has what was found by then. `kept` are results of before, which stand for their attacks;
+    `by` gives those that are not.
     """
     job, channel = _seen_through(audit, steps)
-    words = {"channel": channel.words()}
-    panel, times, read = contenders(channel, steps=steps), list[float](), set[int]()
-    end = time.monotonic() + audit.resources.seconds
-    for number, one in enumerate(panel, 1):
-        searches = one.attack.cost(job.client.target, job.victims.batch).steps > 0
-        limit = math.inf if searches else max(LEAST, sum(times))
-        share = (end - time.monotonic()) / (len(panel) - number + 1)  # what an attack leaves, those after it have
+    words, panel = {"channel": channel.words()}, _in_turn(job, channel, steps)
+    queue, times, read, end = deque(panel), list[float](), set[int](), time.monotonic() + audit.resources.seconds
+    number, waited = 0, 0
+    while queue:
+        one, number = queue.popleft(), number + 1
+        limit = math.inf if _searches(one, job) else max(LEAST, sum(times))
+        share = (end - time.monotonic()) / (len(queue) + 1)  # what an attack leaves, those after it have
         place = Place(number, len(panel), len(times), sum(times), min(limit, share), frozenset(read))
         trial = Trial(
             attack=one.attack.name, role=one.role, about=one.about, rounds=one.rounds, same_client=one.same_client
@@ -66,7 +71,7 @@ def audit_panel(audit: Audit, *, steps: Steps, kept: Mapping[str, Result] | None
         each = _by(one, audit)
         made = "" if kept is None else made_by(each)
         try:
-            found = (kept or {}).get(made) or perform(each, place=place)
+            found = (kept or {}).get(made) or by(each, place=place)
         except Interrupted as cut:
             found = cut.result
         except SettingError as reason:
@@ -74,13 +79,28 @@ def audit_panel(audit: Audit, *, steps: Steps, kept: Mapping[str, Result] | None
                 raise  # what keeps the plain attack from running keeps all others from it
             yield replace(trial, refused=str(reason))
             continue
+        late = Outcome.OUT_OF_TIME in found.scores.unmeasured
+        if late and len(queue) > waited and not _searches(one, job):
+            queue.append(one)  # after the searches, whose time it may take then
+            number, waited = number - 1, waited + 1
+            continue
         times.append(found.seconds)
         hidden = {record.victim for record in found.records if not record.read}
         read |= {record.victim for record in found.records} - hidden
-        made = "" if Outcome.OUT_OF_TIME in found.scores.unmeasured and share < limit else made
+        made = "" if late and share < limit else made
         yield replace(trial, result=replace(found, settings=found.settings | words, made=made))
-        if found.status == INTERRUPTED:
+        if found.status == INTERRUPTED or (audit.resources.until_read and len(read) == len(job.victims.ids)):
             return
+
+
+def _in_turn(job: Job, channel: Channel, steps: Steps) -> list[Contender]:
+    """The panel, cheap and strong attacks first."""
+    turns = {"adaptive": 1, "published": 2, "control": 3}
+    return sorted(contenders(channel, steps=steps), key=lambda one: _searches(one, job) and turns[one.role])
+
+
+def _searches(one: Contender, job: Job) -> bool:
+    return one.attack.cost(job.client.target, job.victims.batch).steps > 0
 
 
 def made_by(audit: Audit, **more: object) -> str:
@@ -92,9 +112,9 @@ def made_by(audit: Audit, **more: object) -> str:
         return ""
 
 
-def audit_all(audit: Audit, *, steps: Steps) -> Result:
+def audit_all(audit: Audit, *, steps: Steps, by: Callable[..., Result] = perform) -> Result:
     """What all attacks of the panel say together; Ctrl-C raises `Interrupted` with what they say by then."""
-    whole = conclude(list(audit_panel(audit, steps=steps)))
+    whole = conclude(list(audit_panel(audit, steps=steps, by=by)))
     if whole.status == INTERRUPTED:
         raise Interrupted(whole)
     return whole
@@ -119,15 +139,20 @@ def _seen_through(audit: Audit, steps: Steps) -> tuple[Job, Channel]:
 
 def attacks_of(audit: Audit, *, steps: Steps) -> list[Attack]:
     """The attacks of the panel."""
-    return [one.attack for one in contenders(_seen_through(audit, steps)[1], steps=steps)]
+    return [one.attack for one in audits_of(audit, steps=steps)]
+
+
+def audits_of(audit: Audit, *, steps: Steps) -> list[Audit]:
+    """The same audit by every attack of the panel, in their order."""
+    return [_by(one, audit) for one in _in_turn(*_seen_through(audit, steps), steps)]
 
 
 def estimate_panel(audit: Audit, *, steps: Steps) -> Iterator[tuple[str, dict[str, Any] | str]]:
     """What each attack of the panel would take, as `estimate` says it, or why it would be refused."""
-    panel = contenders(_seen_through(audit, steps)[1], steps=steps)
+    panel = audits_of(audit, steps=steps)
     for one in panel:
         try:
-            yield one.attack.name, estimate(_by(one, audit), patience=PATIENCE / len(panel))
+            yield one.attack.name, estimate(one, patience=PATIENCE / len(panel))
         except SettingError as reason:
             yield one.attack.name, str(reason)
 

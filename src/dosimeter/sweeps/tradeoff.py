@@ -1,22 +1,21 @@
 """Utility and privacy together: what a defense hides, and what it costs (PPP, Fig. 6; CVB, Fig. 11)."""
 
 import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dosimeter import checks, fingerprint, plain
-from dosimeter.attacks import Steps
-from dosimeter.auditing import Audit, Result, audit_all
+from dosimeter import checks, fingerprint, plain, spec
+from dosimeter.auditing import part
 from dosimeter.auditing.verdict import weigh
 from dosimeter.defenses import Chain, Defense, NoDefense, parts
 from dosimeter.errors import SettingError, unknown
+from dosimeter.federated import Federation
 from dosimeter.federated.accounting import privacy
-from dosimeter.federated.audited import as_audited
-from dosimeter.federated.federation import Federation
-from dosimeter.federated.training import Training, picked, train
+from dosimeter.federated.checkpoint import read_history
+from dosimeter.federated.training import picked
+from dosimeter.sweeps.store import Entry, Store
+from dosimeter.sweeps.trial import Course, Trial
 
 
 class Balance(NamedTuple):
@@ -42,35 +41,35 @@ class Balance(NamedTuple):
 class Comparison:
     """How defenses are compared: the same model, data, protocol, victims and panel of attacks for all of them."""
 
-    federation: Callable[[int], Federation]
-    """Of a seed, undefended; other seeds have other weights to begin with."""
-    whole: Audit
-    """Whom to attack and how; each defense takes the place of its own."""
-    steps: Steps
+    trial: Trial
+    """Whom to attack and how, and the protocol; each defense takes the place of its own."""
     seeds: int = 1
+    """Trainings of each; other seeds have other weights to begin with."""
     trained: bool = False
     """Whether the trained model is attacked; the untrained one otherwise, which leaks most."""
-    _audits: dict[tuple[str, int], Result] = field(default_factory=dict, repr=False, compare=False)
 
-    @cached_property
-    def made(self) -> dict[str, Any]:
-        """All that makes two comparisons the same, as plain values; defenses are what is compared."""
-        task = {key: value for key, value in self.federation(self.whole.seed).made.items() if key != "defense"}
-        return task | self.whole.made | {"steps": self.steps, "seeds": self.seeds, "trained": self.trained}
+    def trials(self, defense: str) -> list[Trial | Course]:
+        """The audit by the panel, and a training with every seed."""
+        seeds = range(self.trial.seed, self.trial.seed + self.seeds)
+        return [self.audit(defense), *(replace(self.training(defense), seed=seed) for seed in seeds)]
 
-    def balance(self, name: str, defense: Defense, folder: str | Path | None = None) -> Balance:
-        """Train with the defense, then have it meet its whole panel of attacks."""
-        trainings = []
-        for seed in range(self.seeds):
-            task = replace(self.federation(self.whole.seed + seed), defense=defense)
-            trainings.append((task, train(task, folder=folder and Path(folder) / f"seed-{task.seed}")))
-        task, first = trainings[0]
-        result = self.audit(task, first if self.trained else Training(task.initial(), {}, []))
+    def training(self, defense: str) -> Course:
+        training = replace(self.trial, defense=defense).training
+        assert training is not None
+        return training
+
+    def audit(self, defense: str) -> Trial:
+        return replace(self.trial, defense=defense, protocol=self.trial.protocol if self.trained else None)
+
+    def balance(self, defense: str, found: Sequence[Entry], store: Store) -> Balance:
+        """Both sides, of what came of all trials of a defense."""
+        audit, *trainings = found
+        result, task = store.result(audit.digest), self.training(defense).prepare().federation
         weighed = weigh(result)
-        accuracies = [picked(found.history)["accuracy"] for _, found in trainings]
-        rounds = [entry["seconds"] for _, found in trainings for entry in found.history]
+        histories = [read_history(store.place(each.digest))["rounds"] for each in trainings]
+        accuracies = [picked(history)["accuracy"] for history in histories]
         return Balance(
-            name,
+            defense,
             statistics.mean(accuracies),
             statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,
             result.scores.nearest["ssim"].mean,
@@ -80,28 +79,20 @@ class Comparison:
             result.scores.evidence,
             f"{weighed.sentence} {result.verdict}",
             _parameters(task) / max(1, _parameters(replace(task, defense=NoDefense()))) - 1,
-            first.history[-1]["bytes"],
-            statistics.median(rounds),
+            histories[0][-1]["bytes"],
+            statistics.median(entry["seconds"] for history in histories for entry in history),
             result.scores["ssim"].mean if result.scores.transformed else None,
-            privacy(task, len(first.history)) or None,
+            privacy(task, len(histories[0])) or None,
         )
 
-    def audit(self, task: Federation, at: Training) -> Result:
-        """Every attack made for the defense on the victims' updates at this moment; an audit is not done twice."""
-        key = (fingerprint.of(task.defense), len(at.history))
-        if key not in self._audits:
-            whole = replace(self.whole, model=task.model, defense=as_audited(task, at))
-            self._audits[key] = audit_all(whole, steps=self.steps)
-        return self._audits[key]
 
-    def strongest(self, defense: Defense) -> dict[str, Any]:
-        """The rate, name and mean SSIM of the attack of the whole panel that reads most of the untrained model."""
-        task = replace(self.federation(self.whole.seed), defense=defense)
-        result = self.audit(task, Training(task.initial(), {}, []))
-        rate: dict[str, Any] = plain.of(result.scores.success)
-        mean, weighed = result.scores.nearest["ssim"].mean, weigh(result)
-        told = {"kind": weighed.kind.value, "doubt": weighed.doubt, "evidence": result.scores.evidence}
-        return rate | {"attack": result.settings["attack_name"], "ssim": mean} | told
+def strongest(found: Entry, store: Store) -> dict[str, Any]:
+    """The rate, name and mean SSIM of the attack of the whole panel that reads most."""
+    result = store.result(found.digest)
+    rate: dict[str, Any] = plain.of(result.scores.success)
+    mean, weighed = result.scores.nearest["ssim"].mean, weigh(result)
+    told = {"kind": weighed.kind.value, "doubt": weighed.doubt, "evidence": result.scores.evidence}
+    return rate | {"attack": result.settings["attack_name"], "ssim": mean} | told
 
 
 def _parameters(task: Federation) -> int:
@@ -123,6 +114,17 @@ class Strength(NamedTuple):
     setting: str
     grid: tuple[float, ...]
 
+    def words(self, defense: str, value: float) -> str:
+        """The defense at this strength, in words."""
+        written = self.part < len(defense.split("|"))
+        said = spec.with_setting(defense, self.part, self.setting, f"{value:g}") if written else defense
+        if fingerprint.of(part("defense", said)) != fingerprint.of(self.of(part("defense", defense), value)):
+            raise SettingError(
+                f"Expected a defense whose {self.setting} can be set in words, got {defense!r}; name the part that has "
+                "it, joined to others by |."
+            )
+        return said
+
     def of(self, defense: Defense, value: float) -> Defense:
         """The defense at this strength, all else as it is."""
         found = list(parts(defense))
@@ -136,16 +138,15 @@ class Calibration(NamedTuple):
     strength: Strength
     tried: list[Tried]  # in the order in which they were tried
     weakest: float | None
-    defense: Defense | None
+    defense: str | None
 
 
 def calibrate(
-    comparison: Comparison,
-    defense: Defense,
+    attacked: Callable[[str], dict[str, Any]],
+    defense: str,
     *,
     allowed: float,
     vary: str | None = None,
-    kept: Mapping[float, dict[str, Any]] | None = None,
     told: Callable[[str, Tried], None] | None = None,
 ) -> Calibration:
     """Find the weakest setting of a defense that stops its whole panel, by halving its grid.
@@ -154,18 +155,18 @@ def calibrate(
     seen to: more was read, or searches fell short so that it cannot be told.
 
     Args:
+        attacked: what the strongest attack on a defense reaches, as `strongest` says it.
         allowed: share of images that may be read.
         vary: the setting to turn up; the usual one of its last part by default (`Defense.strengths`).
-        kept: what the strongest attack reached at strengths that were tried before.
         told: of every strength as it is tried.
     """
     checks.share("A calibration", "a share of images that may be read", allowed)
-    strength = strength_of(defense, vary)
+    strength = strength_of(part("defense", defense), vary)
     grid = strength.grid
     tried: list[Tried] = []
 
     def stops(at: int) -> bool:
-        success = (kept or {}).get(grid[at]) or comparison.strongest(strength.of(defense, grid[at]))
+        success = attacked(strength.words(defense, grid[at]))
         shown = success["rate"] <= allowed and not (success.get("doubt") and allowed < 1)
         tried.append(Tried(grid[at], shown, success))
         if told:
@@ -178,7 +179,7 @@ def calibrate(
         low, high = (low, middle) if stops(middle) else (middle, high)
     if high == len(grid):
         return Calibration(strength, tried, None, None)
-    return Calibration(strength, tried, grid[high], strength.of(defense, grid[high]))
+    return Calibration(strength, tried, grid[high], strength.words(defense, grid[high]))
 
 
 def strength_of(defense: Defense, vary: str | None = None) -> Strength:
