@@ -74,7 +74,6 @@ REASONS = {
 """(attack, model): why it does not have to be better there."""
 
 REFUSED = {
-    ("analytic", "vit"): "layers in a row",
     ("eliminate", "vit"): "layers in a row",
     ("features", "mlp-no-bias"): "with a bias",
     ("recover-key", "mlp"): "locks a convolution",

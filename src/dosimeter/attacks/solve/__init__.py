@@ -6,5 +6,5 @@ system        the linear equations of one layer        fill     what an image is
 certificate   whether an image explains the update     analytic   the attacks that choose among these
 latent        a network with noise drawn inside it     eliminate   solved from the last layer to the first
 encoder       the equations of what is drawn           features   the input of a later layer, and the image behind it
-unlock        a lock that stays with the client
+unlock        a lock that stays with the client        patches   an embedding of patches with learned positions
 """

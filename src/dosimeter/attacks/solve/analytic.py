@@ -10,10 +10,11 @@ from dosimeter.attacks.solve.eliminate import LatentSolver
 from dosimeter.attacks.solve.first_layer import SEARCH, find_first_layer, in_double
 from dosimeter.attacks.solve.latent import read_noisy
 from dosimeter.attacks.solve.layers import LayerSolver
+from dosimeter.attacks.solve.patches import PatchSolver, find_embedding
 from dosimeter.attacks.solve.ratio import RatioSolver
 from dosimeter.attacks.solve.straight import read_straight
 from dosimeter.errors import SettingError
-from dosimeter.types import Observation, Target
+from dosimeter.types import Observation, Summed, Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,8 @@ class Analytic(Attack):
     """One image an update, solved for; no steps, no starts.
 
     A fully connected first layer is solved on its own (Inverting Gradients, Prop. 1, and its counterpart without bias),
-    any other straight network layer by layer (Prop. 2 and R-GAP). `match` is the relative error of the whole simulated
+    as is an embedding of patches to which learned positions are added (`patches`), and any other straight network layer
+    by layer (Prop. 2 and R-GAP). `match` is the relative error of the whole simulated
     update, or that of the first layer's weight where it is larger. An image explains the update when `match` is at most
     `ROUNDING` units of the update's precision. What becomes of a victim:
 
@@ -47,7 +49,12 @@ class Analytic(Attack):
                 f"use --batch 1 or {SEARCH}."
             )
         exact = in_double(target)
-        if find_first_layer(exact) is None:
+        if find_embedding(exact) is not None:
+            if target.step is not None and not (isinstance(target.step, Summed) and target.step.sums):
+                raise SettingError(
+                    f"The analytic attack solves a sum of gradients, which {target.step!r} does not send; {SEARCH}."
+                )
+        elif find_first_layer(exact) is None:
             if target.step is not None:
                 raise SettingError(
                     f"The analytic attack solves one gradient layer by layer, but the client sends {target.step!r}; "
@@ -57,7 +64,10 @@ class Analytic(Attack):
         super().check(target, batch)
 
     def prepare(self, target: Target, seen: Observation, labels: Tensor, *, seed: int) -> Solve:
-        layer = find_first_layer(in_double(target))
+        exact = in_double(target)
+        if (embedding := find_embedding(exact)) is not None:
+            return PatchSolver(target, embedding, seen, labels).solve
+        layer = find_first_layer(exact)
         solver = LayerSolver(target, seen, labels) if layer is None else RatioSolver(target, layer, seen, labels)
         return solver.solve
 
