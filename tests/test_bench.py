@@ -2,9 +2,14 @@
 
 import json
 import math
+import os
 import re
 import statistics
+import subprocess
 import sys
+import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +17,9 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from dosimeter.benchmarks import breaching, report, scale, sweeping
+from dosimeter.benchmarks import breaching, crew, judging, load, measuring, report, scale, sweeping
 from dosimeter.benchmarks.cases import Case
-from dosimeter.benchmarks.rounds import interleave, repeat
+from dosimeter.benchmarks.rounds import interleave, repeat, spread
 from dosimeter.benchmarks.ways import Ready, usual_slope
 from dosimeter.cli import app
 from dosimeter.sweeps import Trial
@@ -70,7 +75,8 @@ def test_a_quick_run_prints_tables_and_writes_what_it_measured(tmp_path: Path) -
     assert found["effort"] == {"seconds": 0.01, "rounds": 2, "quick": True}
     for case in found["cases"]:
         check_case(case, rounds=2)
-        assert f" {case['ratio']:.1f} " in out
+        assert all(f" {each['ratio']:.1f} " in out for each in case["ratios"])
+    assert "of which other processes had" in " ".join(out.split())
     (series,) = found["series"]
     assert [point["size"] for point in series["points"]] == [8, 32]
     assert all(point["median"] == statistics.median(point["rounds"]) > 0 for point in series["points"])
@@ -79,16 +85,28 @@ def test_a_quick_run_prints_tables_and_writes_what_it_measured(tmp_path: Path) -
 
 def check_case(case: dict, rounds: int) -> None:
     """The printed numbers follow from the raw rounds."""
-    ways = case["ways"]
-    assert {"usual, 1 thread", "vmap", "engine"} <= set(ways)
+    ways, cores = case["ways"], load.available()
+    engine = measuring.named("engine", cores)
+    assert {"usual, 1 thread", "vmap", "engine, 1 thread", engine} <= set(ways)
     for rate in [*ways.values(), *case["peak_gflops"].values()]:
         assert len(rate["rounds"]) == rounds
         assert 0 < rate["min"] <= rate["median"] <= rate["max"]
-    others = [statistics.median(rate["rounds"]) for name, rate in ways.items() if name.startswith("usual")]
-    assert case["ratio"] == pytest.approx(statistics.median(ways["engine"]["rounds"]) / max(others))
-    assert case["gflops"] == pytest.approx(1e-9 * case["flop_per_image_step"] * ways["engine"]["median"])
+    assert all(len(rate["steps"]) == rounds and min(rate["steps"]) >= 1 for rate in ways.values())
+    usual = {name: rate for name, rate in ways.items() if name.startswith("usual")}
+    for each in case["ratios"]:
+        if each["cores"] == 1:
+            ours, theirs = (
+                statistics.median(ways[f"{way}, 1 thread"]["of_core"]["rounds"]) for way in ("engine", "usual")
+            )
+        else:
+            ours = statistics.median(ways[engine]["rounds"])
+            theirs = max(statistics.median(rate["rounds"]) for rate in usual.values())
+        assert each["ratio"] == pytest.approx(ours / theirs)
+        assert each["verdict"] == "quick"
+    assert [each["cores"] for each in case["ratios"]] == sorted({1, cores}, reverse=True)
+    assert case["gflops"] == pytest.approx(1e-9 * case["flop_per_image_step"] * ways[engine]["median"])
     assert case["breaching"].startswith("not measured (")
-    assert case["verdict"] == "quick"
+    assert case["load"]["seconds"] > 0
     assert 0 < case["peak_bytes"] < 2**30
     assert 1 <= case["victims"] <= case["victims_asked"]
 
@@ -142,8 +160,95 @@ def test_the_order_of_ways_turns() -> None:
 
 def test_a_burst_takes_at_least_one_step() -> None:
     steps: list[int] = []
-    assert repeat(lambda: steps.append(1) or 5.0, 1e-9) > 0
-    assert steps == [1]
+    taken = repeat(lambda: steps.append(1) or 5.0, 1e-9)
+    assert taken.steps == len(steps) == 1
+    assert taken.rate > 0
+
+
+def test_a_crew_keeps_its_threads_and_is_warm_before_it_is_timed() -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def step(name: str) -> float:
+        seen.append((name, threading.get_ident(), torch.get_num_threads()))
+        time.sleep(0.001)
+        return 2.0
+
+    own = [[partial(step, "a"), partial(step, "b")], [partial(step, "c")]]
+    with crew.crew(own) as made:
+        assert {name: sum(n == name for n, *_ in seen) for name in "abc"} == dict.fromkeys("abc", crew.WARM)
+        warm = {thread for _, thread, _ in seen}
+        seen.clear()
+        taken = [made.burst(0.02) for _ in range(2)]
+    assert {thread for _, thread, _ in seen} == warm
+    assert len(warm) == 2
+    assert {threads for *_, threads in seen} == {1}
+    first = [name for name, *_ in seen][: sum(name == "a" for name, *_ in seen)]
+    assert "b" not in first  # it stays with one of its steps for a burst
+    assert {name for name, *_ in seen} == set("abc")
+    assert all(1 < each.steps <= 20 and 0 < each.rate <= 2 * 2.0 / 0.001 for each in taken)
+    assert all(each.of_core > 4 * each.rate for each in taken)  # asleep it is on no core
+
+
+def test_a_slow_step_is_not_taken_often_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "LONG", 0.0)
+    steps: list[int] = []
+    with crew.crew([[lambda: steps.append(sum(range(1000))) or 1.0]]):
+        assert len(steps) == 2
+
+
+def test_a_busy_neighbour_is_seen_and_our_own_work_is_not_one() -> None:
+    busy = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
+    with subprocess.Popen(busy, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # it runs
+        as_other, as_ours = load.watch(), load.watch([child.pid])
+        spent, begin = _spent(child.pid), time.perf_counter()
+        while time.perf_counter() - begin < 1:
+            sum(range(1000))
+        seen, own, took = as_other(), as_ours(), _spent(child.pid) - spent
+        child.kill()
+    assert seen.others is not None
+    assert own.others is not None
+    assert seen.others == pytest.approx(own.others + took / seen.seconds, abs=0.15)
+    assert seen.others <= load.available() + 0.1
+
+
+def _spent(process: int) -> float:
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rates(engine: float, usual: float, *, had: float = 1.0) -> dict:
+    """Ways on one core, which had so much of it, and on two."""
+
+    def way(rate: float) -> dict:
+        return {**spread([had * rate]), "of_core": spread([rate])}
+
+    ways = {"usual, 1 thread": way(usual), "usual, 2 threads": spread([1.1 * usual]), "engine, 1 thread": way(engine)}
+    return {**ways, "engine, 2 threads": spread([2 * engine])}
+
+
+def test_one_core_is_judged_by_the_time_on_it_and_several_by_the_clock() -> None:
+    assert judging.compare(rates(30, 1, had=0.6), 1) == ("usual, 1 thread", 30)
+    assert judging.compare(rates(33, 10), 2) == ("usual, 2 threads", 6)
+
+
+def test_a_busy_machine_gets_no_verdict() -> None:
+    doubt = judging.crowded(1.02, 80.0, 90.0, cores=2)
+    assert doubt == "other processes had 1.02 of 2 cores and the peak on 2 cores is 1.12 times that on one"
+    assert judging.crowded(0.1, 80.0, 150.0, cores=2) == judging.crowded(None, cores=2) == ""
+    assert judging.stolen(rates(1, 1, had=0.4)["engine, 1 thread"]) == "the thread had 40% of a core"
+    assert judging.stolen(rates(1, 1, had=0.9)["engine, 1 thread"]) == ""
+    for ratio, floor, said, verdict in (
+        (41, 40, "", "reached"),
+        (39, 40, "", "not reached"),
+        (41, 40, doubt, "busy"),
+        (39, 40, doubt, "busy"),
+        (39, None, "", ""),
+    ):
+        bound = judging.Bound(2, floor, said)
+        assert judging.verdict(ratio, bound, quick=False) == verdict
+        assert judging.verdict(ratio, bound, quick=True) == "quick"
 
 
 @pytest.fixture
@@ -161,8 +266,12 @@ def test_breaching_is_timed_by_the_python_that_has_it(fake: Ready) -> None:
     with breaching.started(Path(sys.executable), fake) as process:
         assert process.why == ""
         assert process.version == f"0.9 on torch {torch.__version__}"
-        assert process.burst(1, 0.01)() > 1
-        assert process.burst(2, 0.01)() > 1
+        taken = process.burst(1, 0.01)()
+        assert taken.rate > 1
+        assert taken.of_core > 0.9 * taken.rate
+        assert taken.steps >= 1
+        assert process.burst(2, 0.01)().rate > 1
+        assert process.processes
 
 
 @pytest.mark.parametrize(
@@ -179,14 +288,14 @@ def test_another_loss_is_not_measured(
     monkeypatch.setenv(name, value)
     with breaching.started(Path(sys.executable), fake) as process:
         assert process.why.startswith(reason)
-        assert math.isnan(process.burst(1, 0.01)())
+        assert math.isnan(process.burst(1, 0.01)().rate)
 
 
 def test_an_attack_that_breaks_off_is_not_measured(fake: Ready, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_STEPS", "1")
     with breaching.started(Path(sys.executable), fake) as process:
         assert process.why == ""
-        assert math.isnan(process.burst(1, 0.01)())
+        assert math.isnan(process.burst(1, 0.01)().rate)
         assert process.why == "ArithmeticError: its loss is not finite after 1 steps"
 
 
@@ -206,7 +315,7 @@ def test_a_missing_breaching_is_said_and_never_raised(tmp_path: Path) -> None:
     ):
         with breaching.started(python, ready) as process:
             assert reason in process.why
-            assert math.isnan(process.burst(1, 0.01)())
+            assert math.isnan(process.burst(1, 0.01)().rate)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +323,7 @@ def test_a_missing_breaching_is_said_and_never_raised(tmp_path: Path) -> None:
     [
         (("--only", "cnnn"), "Did you mean 'cnn'?"),
         (("--seconds", "0"), "more than 0 seconds"),
+        (("--cores", "0"), "so --cores is from 1 to"),
         (("--out", __file__), "choose another --out"),
     ],
 )

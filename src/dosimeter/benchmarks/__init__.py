@@ -4,6 +4,8 @@ cases      what is measured, with the floors that the engine should reach
 ways       the same step done in several ways: the usual one, vmap, the engine's tiles
 breaching  the public package of that name, in an environment of its own (worker.py runs there)
 rounds     bursts of all ways in turn, so that a noisy neighbour hits all alike
+crew       threads that stay from burst to burst
+load       what other processes took meanwhile         judging  floors, and when the machine was too busy to tell
 memory     the engine's peak memory
 profile    where the time of a step goes
 agreement  whether attacks end where the usual way's do

@@ -17,8 +17,7 @@ from typing import IO, Any
 import torch
 
 from dosimeter.benchmarks import worker
-from dosimeter.benchmarks.cases import CLASSES, SHAPE
-from dosimeter.benchmarks.rounds import Burst
+from dosimeter.benchmarks.rounds import FAILED, Burst, Taken
 from dosimeter.benchmarks.ways import Ready, usual_loss
 
 PATIENCE = 300.0
@@ -50,7 +49,11 @@ class Breaching:
         if python is None:
             return
         job: dict[str, Any] = {"model": ready.case.model, "settings": ready.case.settings, "victim": str(victim)}
-        job |= {"package": str(Path(worker.__file__).parents[1]), "shape": SHAPE, "classes": CLASSES}
+        job |= {
+            "package": str(Path(worker.__file__).parents[1]),
+            "shape": ready.case.shape,
+            "classes": ready.case.classes,
+        }
         ours = _hand_over(ready, victim)
         # -P: the files beside the worker must not be found in place of packages, breaching.py least of all.
         command, pipe = [str(python), "-P", worker.__file__, json.dumps(job)], subprocess.PIPE
@@ -69,15 +72,23 @@ class Breaching:
     def burst(self, threads: int, seconds: float) -> Burst:
         """Its steps for a moment; nan once it failed."""
 
-        def ask() -> float:
+        def ask() -> Taken:
             if self.why or self._process is None or self._process.stdin is None:
-                return math.nan
+                return FAILED
             with suppress(BrokenPipeError):  # it ended; its answer, none, says so
                 self._process.stdin.write(json.dumps({"threads": threads, "seconds": seconds}) + "\n")
                 self._process.stdin.flush()
-            return float(self._hear().get("rate", math.nan))
+            heard = self._hear()
+            if not heard:
+                return FAILED
+            return Taken(heard["rate"], heard["of_core"] if threads == 1 else math.nan, heard["steps"])
 
         return ask
+
+    @property
+    def processes(self) -> list[int]:
+        """Those that work for us, by their numbers."""
+        return [] if self._process is None else [self._process.pid]
 
     def close(self) -> None:
         if self._process is not None:

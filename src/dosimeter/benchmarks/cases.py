@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Shape
 
-SHAPE: Shape = (3, 32, 32)
-CLASSES = 10
 QUICK = 32
 """A quick measurement takes one victim in so many."""
 SMALL = {"mlp": {"width": 128}, "resnet18": {"depth": 20}, "vit": {"depth": 1}}
 """What it makes of large models."""
+LARGE = "imagenet"
+"""The name of all cases at ImageNet's size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,20 @@ class Case:
     victims: int
     batch: int = 1
     sigma: float = 0.0
-    settings: Mapping[str, int] = field(default_factory=dict)  # of the model
+    settings: Mapping[str, object] = field(default_factory=dict)  # of the model
+    shape: Shape = (3, 32, 32)
+    classes: int = 10
     floor: float | None = None
-    """How many times as fast as the best other way the engine should be."""
+    """How many times as fast as the best other way the engine should be on two cores."""
+    floor_alone: float | None = None
+    """The same on one core."""
+    rounds: int | None = None
+    """No more rounds than these, for steps of seconds."""
+    asked: bool = False
+    """Measured only where it is named."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))  # a list where it comes from a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +49,23 @@ class Series:
     """(a, b, most): a step at size b may cost at most so many times that at size a."""
 
 
+def _large(name: str, **settings: object) -> Case:
+    """A model at ImageNet's size."""
+    about = {"name": name, "model": name, "settings": settings}
+    return Case(**about, victims=2, shape=(3, 224, 224), classes=1000, rounds=3, asked=True)  # type: ignore[arg-type]
+
+
 CASES = (
-    Case(name="mlp", model="mlp", victims=128, floor=80),
+    Case(name="mlp", model="mlp", victims=128, floor=100, floor_alone=55),
     Case(name="mlp-noise", model="mlp", victims=128, sigma=1e-2, floor=8),
-    Case(name="cnn", model="cnn", victims=128, floor=25),
-    Case(name="lenet", model="lenet", victims=128, floor=20),
-    Case(name="resnet18", model="resnet18", victims=8, floor=2),
-    Case(name="vit", model="vit", victims=16, floor=3),
+    Case(name="cnn", model="cnn", victims=128, floor=40, floor_alone=20),
+    Case(name="lenet", model="lenet", victims=128, floor=25, floor_alone=13),
+    Case(name="resnet18", model="resnet18", victims=8, floor=6, floor_alone=3),
+    Case(name="vit", model="vit", victims=16, floor=6, floor_alone=3),
+    _large("resnet18-imagenet"),
+    _large("resnet50", stem="imagenet"),
+    _large("vit-ti", patch=16),
+    _large("vit-s", patch=16),
 )
 SERIES = (
     Series(
@@ -66,12 +87,14 @@ SERIES = (
 
 
 def choose(only: Sequence[str], *, quick: bool) -> tuple[tuple[Case, ...], tuple[Series, ...]]:
-    """The cases and series of those names, all by default; a quick run takes few victims and small sizes."""
-    names = [part.name for part in (*CASES, *SERIES)]
+    """The cases and series of those names, by default all that need not be named; a quick run takes small ones."""
+    names = [part.name for part in (*CASES, *SERIES)] + [LARGE]
     for name in only:
         if name not in names:
             raise SettingError(unknown("measurement", name, names))
-    cases = tuple(case for case in CASES if not only or case.name in only)
+    cases = tuple(
+        case for case in CASES if (case.name in only or (case.asked and LARGE in only) if only else not case.asked)
+    )
     series = tuple(part for part in SERIES if not only or part.name in only)
     if not quick:
         return cases, series
@@ -79,4 +102,5 @@ def choose(only: Sequence[str], *, quick: bool) -> tuple[tuple[Case, ...], tuple
 
 
 def _small(case: Case) -> Case:
-    return replace(case, victims=max(1, case.victims // QUICK), settings=SMALL.get(case.model, {}))
+    settings = {**case.settings, **SMALL.get(case.model, {})}
+    return replace(case, victims=max(1, case.victims // QUICK), settings=settings, shape=(3, 32, 32), classes=10)

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +25,7 @@ from dosimeter.auditing import perform
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.setting import Audit
 from dosimeter.benchmarks.cases import Case
-from dosimeter.benchmarks.rounds import interleave, on_threads, repeat
+from dosimeter.benchmarks.rounds import Burst, interleave, on_threads, repeat
 from dosimeter.benchmarks.ways import Ready, tiled
 from dosimeter.sweeps import Store, Trial
 from dosimeter.sweeps.costs import KEPT, Cost, Counter, Prices, Work, cost_of, machine
@@ -41,7 +42,7 @@ Trial(seed=1).prepare()
 print([took, time.process_time() - began, highest()])
 """
 CROWD = 1.0
-"""Seconds of a burst on all cores; giving back memory at its end takes a tenth of one."""
+"""Seconds of a burst on all cores."""
 WRITTEN = 20
 """Results that are written to a store to see how long one takes."""
 
@@ -131,7 +132,7 @@ def fit(*, rounds: int = 5, seconds: float = 0.2, quick: bool = False, told: Cal
 
 
 def _timed(cases: Sequence[Fitted], rounds: int, seconds: float) -> list[Point]:
-    bursts: dict[str, Callable[[], float]] = {}
+    bursts: dict[str, Burst] = {}
     counted = {}
     with on_threads(1):
         for case in cases:
@@ -142,27 +143,10 @@ def _timed(cases: Sequence[Fitted], rounds: int, seconds: float) -> list[Point]:
             with Counter() as counter:
                 tile.slope()
             counted[case.name] = (tile.matcher.way or "", tile.work, counter.so_far())
-            bursts[case.name] = _burst(tile.slope, seconds)
-        rates = interleave(bursts, rounds, lambda: None)
-    return [Point(name, *counted[name], 1 / max(rates[name])) for name in counted]
-
-
-def _burst(step: Callable[[], Any], seconds: float) -> Callable[[], float]:
-    """Steps a second of this thread's core."""
-
-    def burst() -> float:
-        began, done = time.thread_time(), 0
-
-        def one() -> float:
-            nonlocal done
-            step()
-            done += 1
-            return 1.0
-
-        repeat(one, seconds)
-        return done / (time.thread_time() - began)
-
-    return burst
+            bursts[case.name] = partial(repeat, tile.step, seconds)
+        found = interleave(bursts, rounds, lambda: None)
+    best = {name: max(taken.of_core for taken in rounds) for name, rounds in found.items()}  # images a second of a core
+    return [Point(name, *counted[name], counted[name][1] / best[name]) for name in counted]
 
 
 def _search(model: str, victims: int, *, steps: int = 300) -> Point:
@@ -241,10 +225,12 @@ def _crowd() -> float:
     """How much longer a tile takes beside others in this process, one a core."""
     if (os.cpu_count() or 1) == 1:
         return 1.0
-    ready, alone = (Ready(Case(name="cnn", model="cnn", victims=64)) for _ in range(2))
-    alone.plan = alone.plan._replace(workers=1)
-    rates = interleave({"one": tiled(alone, CROWD), "all": tiled(ready, CROWD)}, 3, lambda: None)
-    return max(1.0, ready.plan.workers * max(rates["one"]) / max(rates["all"]))
+    ready = Ready(Case(name="cnn", model="cnn", victims=64))
+    workers = ready.plan.workers
+    with tiled(ready.tiles, 1, CROWD) as alone, tiled(ready.tiles, workers, CROWD) as beside:
+        found = interleave({"one": alone, "all": beside}, 3, lambda: None)
+    one, all_ = (max(taken.rate for taken in found[name]) for name in ("one", "all"))
+    return max(1.0, workers * one / all_)
 
 
 def _check(trial: Trial, found: Prices) -> Check:

@@ -20,25 +20,26 @@ from dosimeter.benchmarks.cases import Case
 from dosimeter.benchmarks.ways import Ready, tiled
 
 
-def peaks(cases: Sequence[Case]) -> list[int | None]:
+def peaks(cases: Sequence[Case], cores: int) -> list[int | None]:
     """Bytes that observations, factors and steps take at most, above the program itself; None where nobody counts.
 
-    A process holds as many tiles as run side by side, which is what an audit of any number of victims holds.
+    A process holds as many tiles as run side by side on so many cores, which is what an audit of any number of victims
+    holds.
     """
     if not cases or not hasattr(os, "fork"):
         return [None for _ in cases]
-    command, asked = [sys.executable, "-m", __name__], json.dumps([asdict(case) for case in cases])
+    command, asked = [sys.executable, "-m", __name__], json.dumps([[asdict(case), cores] for case in cases])
     answer = subprocess.run(command, input=asked, capture_output=True, text=True, check=False).stdout
     found: list[int | None] = json.loads(answer) if answer else [None for _ in cases]
     return found
 
 
-def _apart(case: Case) -> int | None:
+def _apart(case: Case, cores: int) -> int | None:
     """What a process of its own grew by; None when it did not live to tell."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, str(_grown(case)).encode())
+        os.write(writing, str(_grown(case, cores)).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
@@ -47,15 +48,17 @@ def _apart(case: Case) -> int | None:
     return int(said) if said else None
 
 
-def _grown(case: Case) -> int:
-    _step(Case(name="warm", model="lenet", victims=1))  # loads what torch loads at first use
+def _grown(case: Case, cores: int) -> int:
+    _step(Case(name="warm", model="lenet", victims=1), 1)  # loads what torch loads at first use
     before = highest()
-    _step(case)
+    _step(case, cores)
     return highest() - before
 
 
-def _step(case: Case) -> None:
-    tiled(Ready(case, lean=True), seconds=0.0)()
+def _step(case: Case, cores: int) -> None:
+    ready = Ready(case, lean=True, workers=cores)
+    with tiled(ready.tiles, ready.plan.workers, 0.0, warm=False) as burst:
+        burst()
 
 
 def highest() -> int:
@@ -72,4 +75,4 @@ def highest() -> int:
 
 if __name__ == "__main__":
     importlib.import_module("torch._dynamo")  # torch.func does at its first use: here once, not once a case
-    json.dump([_apart(Case(**given)) for given in json.load(sys.stdin)], sys.stdout)
+    json.dump([_apart(Case(**given), cores) for given, cores in json.load(sys.stdin)], sys.stdout)

@@ -33,34 +33,72 @@ def show(found: dict[str, Any], console: Console) -> None:
     """Print tables: the ways, the engine beside the best of them and the machine, and the series."""
     if found["cases"]:
         console.print(_ways(found["cases"]), _engine(found["cases"]))
-        for note in [*_breaching(found["cases"]), *filter(None, map(_cut, found["cases"]))]:
+        notes = [*_breaching(found["cases"]), *_doubts(found["cases"]), *filter(None, map(_cut, found["cases"]))]
+        for note in notes:
             console.print(escape(note), soft_wrap=True, highlight=False)
     for series in found["series"]:
         console.print(_sizes(series))
+    console.print(_load([*found["cases"], *found["series"]], found["machine"]["cores_used"]), highlight=False)
 
 
 def _ways(cases: Sequence[dict[str, Any]]) -> Table:
-    table = _table("case", "way", "image-steps/s", "min", "max", title="One step of every way, median of the rounds")
+    table = _table("case", "way", "image-steps/s", "min", "max", "of core", "steps")
+    table.title = "One step of every way, median of the rounds"
     for case in cases:
         for n, (name, rate) in enumerate(case["ways"].items()):
-            cells = (f"{rate[key]:,.1f}" for key in ("median", "min", "max"))
+            cells = [f"{rate[key]:,.1f}" for key in ("median", "min", "max")]
+            cells.append(f"{rate['of_core']['median']:,.1f}" if "of_core" in rate else "")
             last = n == len(case["ways"]) - 1
-            table.add_row(case["name"] if n == 0 else "", name, *cells, end_section=last)
+            table.add_row(case["name"] if n == 0 else "", name, *cells, _steps(rate["steps"]), end_section=last)
+    table.caption = "of core: by the time on its core, for ways on one thread; steps: of a burst, the fewest"
     return table
 
 
+def _steps(steps: Sequence[int]) -> str:
+    return str(min(steps))
+
+
 def _engine(cases: Sequence[dict[str, Any]]) -> Table:
-    table = _table("case", "victims", "ratio", "floor", "verdict", "MiB", "GFLOP/s", "peak")
+    table = _table("case", "cores", "tile", "ratio", "floor", "verdict", "others", "MiB", "GFLOP/s", "peak")
     table.title = "The engine: ratio to the best of usual and breaching"
     for case in cases:
         memory = "?" if case["peak_bytes"] is None else f"{case['peak_bytes'] / 2**20:,.0f}"
         peaks = " / ".join(f"{rate['median']:.0f}" for rate in case["peak_gflops"].values())
-        ratio, floor = f"{case['ratio']:.1f}", f"{case['floor']:g}"
-        table.add_row(
-            case["name"], str(case["victims"]), ratio, floor, case["verdict"], memory, f"{case['gflops']:.1f}", peaks
-        )
-    table.caption = "peak: products of 1024x1024 matrices on one thread / on every core at once"
+        once = [_cores(case["load"]["others"]), memory, f"{case['gflops']:.1f}", peaks]
+        for n, each in enumerate(case["ratios"]):
+            tile = case["tile_alone" if each["cores"] == 1 else "tile"]
+            floor = "" if each["floor"] is None else f"{each['floor']:g}"
+            cells = [str(each["cores"]), str(tile), f"{each['ratio']:.1f}", floor, each["verdict"]]
+            table.add_row("" if n else case["name"], *cells, *(once if n == 0 else []))
+    table.caption = (
+        "others: cores that other processes had; peak: products of 1024x1024 matrices on one thread / on all cores"
+    )
     return table
+
+
+def _doubts(cases: Sequence[dict[str, Any]]) -> list[str]:
+    """Why there is no verdict."""
+    return [
+        f"{case['name']} on {each['cores']} core{'' if each['cores'] == 1 else 's'}: too busy to tell, {each['doubt']}"
+        for case in cases
+        for each in case["ratios"]
+        if each["doubt"] and each["verdict"] != "quick"
+    ]
+
+
+def _load(parts: Sequence[dict[str, Any]], cores: int) -> str:
+    """What others took while parts were measured."""
+    loads = [part["load"] for part in parts]
+    seconds = sum(load["seconds"] for load in loads)
+    known = [load for load in loads if load["others"] is not None]
+    others = sum(load["seconds"] * load["others"] for load in known) / seconds if len(known) == len(loads) else None
+    average = loads[-1]["average"]
+    last = "" if average is None else f"; load average of the last minute {average:.2f}"
+    return f"Timed for {seconds:.0f} s on {cores} core(s), of which other processes had {_cores(others)}{last}"
+
+
+def _cores(others: float | None) -> str:
+    return "?" if others is None else f"{others:.2f}"
 
 
 def _breaching(cases: Sequence[dict[str, Any]]) -> list[str]:
@@ -83,12 +121,14 @@ def _cut(case: dict[str, Any]) -> str:
 
 def _sizes(series: dict[str, Any]) -> Table:
     name = series["name"]
-    table = _table("size", "victims", "tile", "µs an image-step", "min", "max", "of the first")
+    table = _table("size", "victims", "tile", "µs an image-step", "min", "max", "of the first", "steps")
     table.title = f"Cost of the engine by {name}, {series['model']}"
     for point in series["points"]:
         cells = (f"{point[key]:,.1f}" for key in ("median", "min", "max"))
         relative = f"{point['median'] / series['points'][0]['median']:.2f}"
-        table.add_row(str(point["size"]), str(point["victims"]), str(point["tile"]), *cells, relative)
+        table.add_row(
+            str(point["size"]), str(point["victims"]), str(point["tile"]), *cells, relative, _steps(point["steps"])
+        )
     if limit := series.get("limit"):
         table.caption = (
             f"From {limit['from']} to {limit['to']} {name} the cost grows {limit['growth']:.2f} times, "
@@ -101,7 +141,7 @@ def _table(*columns: str, title: str | None = None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", caption_justify="left")
     for column in columns:
         words = column in ("case", "way", "verdict")
-        table.add_column(column, justify="left" if words else "right", overflow="fold")
+        table.add_column(column, justify="left" if words else "right", overflow="fold", no_wrap=words)
     return table
 
 

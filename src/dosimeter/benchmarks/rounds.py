@@ -1,42 +1,63 @@
 """Bursts of all ways in turn: what else runs on the machine slows all of them, not one."""
 
+import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-Burst = Callable[[], float]
-"""Runs for a moment and says the rate, work a second; nan when it could not."""
+T = TypeVar("T")
 
 
-def interleave(ways: Mapping[str, Burst], rounds: int, after: Callable[[], None]) -> dict[str, list[float]]:
-    """Every way's rate in every round; the order turns by one place a round."""
+class Taken(NamedTuple):
+    """What the steps of a burst came to."""
+
+    rate: float  # work a second by the clock; nan when it could not run
+    of_core: float  # work a second of the time that its threads spent on cores; nan where that was not counted
+    steps: int  # that the thread with the fewest took
+
+    @property
+    def share(self) -> float:
+        """Of the time by the clock, how much a single thread had a core for itself."""
+        return self.rate / self.of_core
+
+
+FAILED = Taken(math.nan, math.nan, 0)
+
+Burst = Callable[[], Taken]
+"""Runs for a moment and says what it did."""
+
+
+def interleave(ways: Mapping[str, Callable[[], T]], rounds: int, after: Callable[[], None]) -> dict[str, list[T]]:
+    """What every way's burst gave in every round; the order turns by one place a round."""
     names = list(ways)
-    rates: dict[str, list[float]] = {name: [] for name in names}
+    given: dict[str, list[T]] = {name: [] for name in names}
     for turn in range(rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            rates[name].append(ways[name]())
+            given[name].append(ways[name]())
         after()
-    return rates
+    return given
 
 
-def repeat(step: Callable[[], float], seconds: float) -> float:
-    """Take steps, at least one, until the time is up; their work a second."""
-    begin, done = perf_counter(), 0.0
+def repeat(step: Callable[[], float], seconds: float) -> Taken:
+    """Take steps on this thread, at least one, until the time is up; each says its work."""
+    work, steps = 0.0, 0
+    begin, spent = time.perf_counter(), time.thread_time()
     while True:
-        done += step()
-        passed = perf_counter() - begin
+        work += step()
+        steps += 1
+        passed = time.perf_counter() - begin
         if passed >= seconds:
-            return done / passed
+            return Taken(work / passed, work / max(1e-9, time.thread_time() - spent), steps)
 
 
-def spread(rounds: list[float]) -> dict[str, Any]:
+def spread(rounds: Sequence[float]) -> dict[str, Any]:
     """The rounds with their median, lowest and highest."""
-    return {"median": statistics.median(rounds), "min": min(rounds), "max": max(rounds), "rounds": rounds}
+    return {"median": statistics.median(rounds), "min": min(rounds), "max": max(rounds), "rounds": list(rounds)}
 
 
 @contextmanager

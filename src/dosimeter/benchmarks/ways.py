@@ -5,10 +5,10 @@ timed, and neither is moving the images along the slope.
 """
 
 import copy
-import threading
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from time import perf_counter
 from typing import Literal, NamedTuple
 
 import torch
@@ -18,8 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dosimeter import engine, models, networks, rng
 from dosimeter.attacks.search.likelihoods import Cosine
-from dosimeter.benchmarks.cases import CLASSES, SHAPE, Case
-from dosimeter.benchmarks.rounds import Burst, on_threads, repeat
+from dosimeter.benchmarks.cases import Case
+from dosimeter.benchmarks.crew import crew
+from dosimeter.benchmarks.rounds import Burst, Taken, on_threads, repeat
 from dosimeter.types import Gradient, Loss, Target
 
 SEED = 0
@@ -48,23 +49,35 @@ class Tile(NamedTuple):
         """Image-steps of a step."""
         return self.labels.numel()
 
+    def step(self) -> float:
+        """One step; its work."""
+        self.slope()
+        return self.work
+
 
 class Ready:
     """One case, set up. Of more victims than the budget holds at once, as an audit would hold them, the first tiles."""
 
-    def __init__(self, case: Case, *, lean: bool = False) -> None:
-        """A lean one holds no more tiles than run side by side."""
+    def __init__(self, case: Case, *, lean: bool = False, workers: int | None = None) -> None:
+        """A lean one holds no more tiles than run side by side, by default one a core."""
         self.case = case
         with on_threads(1):
             self.target = _target(case)
-            self.plan = engine.plan(self.target, victims=case.victims, batch=case.batch, restarts=1)
+            self.plan = self._planned(workers)
             size, workers = self.plan.victims, self.plan.workers
+            self.each = self.plan.bytes // workers // size  # bytes a victim
             fitting = workers if lean else max(workers, engine.DEFAULT_BUDGET // (self.plan.bytes // workers))
             self.victims = min(case.victims, size * fitting)
-            private, self.labels = draw(self.victims, case.batch, "private")
+            private, self.labels = draw(case, self.victims, "private")
             self.observed = _observe(self.target, case, private, self.labels)
-            self.images, _ = draw(self.victims, case.batch, "candidates")
+            self.images, _ = draw(case, self.victims, "candidates")
             self.tiles = [self.tile(first, min(first + size, self.victims)) for first in range(0, self.victims, size)]
+
+    def alone(self) -> Tile:
+        """The first tile of an audit that has one core."""
+        size = min(self.victims, self._planned(1).victims)
+        first = self.tiles[0]
+        return first if len(first.labels) == size else self.tile(0, size)
 
     def tile(self, first: int, last: int, way: Literal["vmap"] | None = None) -> Tile:
         """The victims from first to before last, with a model of their own: threads cannot share one."""
@@ -76,12 +89,16 @@ class Ready:
             tile.slope()  # the matcher makes its choice
         return tile
 
+    def _planned(self, workers: int | None) -> engine.Plan:
+        case = self.case
+        return engine.plan(self.target, victims=case.victims, batch=case.batch, restarts=1, workers=workers)
 
-def draw(victims: int, batch: int, purpose: str) -> tuple[Tensor, Tensor]:
+
+def draw(case: Case, victims: int, purpose: str) -> tuple[Tensor, Tensor]:
     """Images of noise (V, B, C, H, W) and labels (V, B)."""
     stream = rng.stream(SEED, "bench", purpose)
-    labels = torch.randint(CLASSES, (victims, batch), generator=stream)
-    return torch.rand(victims, batch, *SHAPE, generator=stream), labels
+    labels = torch.randint(case.classes, (victims, case.batch), generator=stream)
+    return torch.rand(victims, case.batch, *case.shape, generator=stream), labels
 
 
 def usual_loss(model: nn.Module, loss: Loss, observed: Sequence[Tensor], images: Tensor, labels: Tensor) -> Tensor:
@@ -100,60 +117,47 @@ def usual_slope(model: nn.Module, loss: Loss, observed: Sequence[Tensor], images
 
 
 def usual(ready: Ready, threads: int, seconds: float) -> Burst:
-    """One victim after another."""
+    """One victim a burst: public tools stay with a victim for all of its steps."""
     model, turn = copy.deepcopy(ready.target.model), 0
 
-    def step() -> float:
+    def burst() -> Taken:
         nonlocal turn
-        v = turn % ready.victims
-        turn += 1
+        v, turn = turn % ready.victims, turn + 1
         seen = [g[v] for g in ready.observed.values()]
-        usual_slope(model, ready.target.loss, seen, ready.images[v], ready.labels[v])
-        return ready.case.batch
 
-    def burst() -> float:
+        def step() -> float:
+            usual_slope(model, ready.target.loss, seen, ready.images[v], ready.labels[v])
+            return ready.case.batch
+
         with on_threads(threads):
-            return repeat(step, seconds)
+            taken = repeat(step, seconds)
+        return taken if threads == 1 else taken._replace(of_core=math.nan)  # other threads' time is not known
 
     return burst
 
 
 def vmapped(ready: Ready, seconds: float) -> tuple[Burst, int]:
     """`torch.func` over all victims at once, or as many as the budget holds, on one thread; and how many these are."""
-    each = COPIES * sum(g[0].numel() * g.element_size() for g in ready.observed.values())
+    each = ready.each + COPIES * sum(g[0].numel() * g.element_size() for g in ready.observed.values())
     many = min(ready.victims, max(1, engine.DEFAULT_BUDGET // each))
     tile = ready.tile(0, many, "vmap")
 
-    def step() -> float:
-        tile.slope()
-        return tile.work
-
-    def burst() -> float:
+    def burst() -> Taken:
         with on_threads(1):
-            return repeat(step, seconds)
+            return repeat(tile.step, seconds)
 
     return burst, many
 
 
-def tiled(ready: Ready, seconds: float) -> Burst:
-    """The engine as an audit runs it: tiles side by side, a thread each, all of them the same number of steps."""
-    work = sum(tile.work for tile in ready.tiles)
-
-    def rate(steps: int) -> float:
-        def walk(tile: Tile) -> None:
-            for _ in range(steps):
-                tile.slope()
-
-        begin = perf_counter()
-        stop = threading.Event()
-        engine.threads.run(walk, ready.tiles, workers=ready.plan.workers, stop=stop, release=False)
-        return steps * work / (perf_counter() - begin)
-
-    steps = max(1, round(seconds * rate(1) / work))
-    return lambda: rate(steps)
+@contextmanager
+def tiled(tiles: Sequence[Tile], workers: int, seconds: float, *, warm: bool = True) -> Iterator[Burst]:
+    """The engine as an audit runs it: tiles side by side, a thread each."""
+    with crew([[tile.step for tile in tiles[n::workers]] for n in range(workers)], warm=warm) as made:
+        yield lambda: made.burst(seconds)
 
 
-def multiply(threads: int, seconds: float) -> Burst:
+@contextmanager
+def multiplied(workers: int, seconds: float) -> Iterator[Burst]:
     """The machine's peak: floating-point operations a second of so many matrix products side by side, a thread each."""
     a, b = torch.rand(2, SIDE, SIDE, generator=rng.stream(SEED, "bench", "peak"))
 
@@ -161,10 +165,8 @@ def multiply(threads: int, seconds: float) -> Burst:
         torch.mm(a, b)
         return 2.0 * SIDE**3
 
-    def work(_: int) -> float:
-        return repeat(step, seconds)
-
-    return lambda: sum(engine.threads.run(work, range(threads), workers=threads, stop=threading.Event(), release=False))
+    with crew([[step]] * workers) as made:
+        yield lambda: made.burst(seconds)
 
 
 def flops(tile: Tile) -> float:
@@ -176,8 +178,9 @@ def flops(tile: Tile) -> float:
 
 def _target(case: Case) -> Target:
     scale = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
-    model = models.build(case.model, shape=SHAPE, classes=CLASSES, seed=SEED, settings=case.settings, **scale).eval()
-    return Target(model, F.cross_entropy, SHAPE, *models.normalisation(model, SHAPE[0]))
+    shape, classes = case.shape, case.classes
+    model = models.build(case.model, shape=shape, classes=classes, seed=SEED, settings=case.settings, **scale).eval()
+    return Target(model, F.cross_entropy, shape, *models.normalisation(model, shape[0]))
 
 
 def _observe(target: Target, case: Case, images: Tensor, labels: Tensor) -> Gradient:

@@ -3,16 +3,17 @@
     python worker.py '{"package": ..., "victim": ..., "model": "cnn", "settings": {}, "shape": ..., "classes": 10}'
 
 reads what was observed of a victim and the images to start from, and answers with versions and with breaching's loss
-there, then every line {"threads": 1, "seconds": 0.5} with {"rate": image-steps a second}. Its steps are those of its
-Inverting Gradients with a cosine match and without total variation; unlike those of the other ways they include Adam's
-move. Whatever goes wrong ends the process, with the reason on standard error.
+there, then every line {"threads": 1, "seconds": 0.5} with {"rate": image-steps a second, "of_core": a second of this
+thread's time on a core, "steps": how many}. Its steps are those of its Inverting Gradients with a cosine match and
+without total variation; unlike those of the other ways they include Adam's move. Whatever goes wrong ends the process,
+with the reason on standard error.
 """
 
 import json
 import sys
 import types
 from importlib.metadata import version
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import torch
@@ -46,8 +47,8 @@ class Loop:
         self.settings.regularization.total_variation.scale = 0.0
         setup = {"device": torch.device("cpu"), "dtype": torch.float}
         self.attacker = breaching.attacks.prepare_attack(model, loss, self.settings, setup)
-        self.begun: list[float] = []
-        self.attacker.objective.register_forward_pre_hook(lambda *_: self.begun.append(perf_counter()))
+        self.begun: list[tuple[float, float]] = []  # by the clock and by the time on a core
+        self.attacker.objective.register_forward_pre_hook(lambda *_: self.begun.append((perf_counter(), thread_time())))
         about = {"modality": "vision", "task": "classification", "shape": job["shape"], "classes": job["classes"]}
         about |= {"normalize": False, "mean": [0.0] * 3, "std": [1.0] * 3, "size": 1}
         self.server = [
@@ -70,10 +71,14 @@ class Loop:
             raise ArithmeticError(f"its loss is not finite after {len(found)} steps")
         return found
 
-    def seconds(self, steps: int) -> float:
-        """How long so many of its steps take, from the begin of one to the begin of another; its set-up is left out."""
+    def seconds(self, steps: int) -> tuple[float, float]:
+        """How long so many of its steps take, from the begin of one to the begin of another; its set-up is left out.
+
+        By the clock, and of this thread's time on a core.
+        """
         self.losses(steps + 1)
-        return self.begun[steps] - self.begun[0]
+        first, last = self.begun[0], self.begun[steps]
+        return last[0] - first[0], last[1] - first[1]
 
 
 def main() -> None:
@@ -86,10 +91,14 @@ def main() -> None:
         asked = json.loads(line)
         torch.set_num_threads(asked["threads"])
         if asked["threads"] not in pace:
-            pace[asked["threads"]] = loop.seconds(1)
+            loop.losses(2)  # warm
+            pace[asked["threads"]], _ = loop.seconds(1)
         steps = max(1, round(asked["seconds"] / pace[asked["threads"]]))
-        each = pace[asked["threads"]] = loop.seconds(steps) / steps
-        print(json.dumps({"rate": loop.batch / each}), file=answers, flush=True)
+        clock, core = loop.seconds(steps)
+        pace[asked["threads"]] = clock / steps
+        work = steps * loop.batch
+        said = {"rate": work / clock, "of_core": work / max(core, 1e-9), "steps": steps}
+        print(json.dumps(said), file=answers, flush=True)
 
 
 if __name__ == "__main__":

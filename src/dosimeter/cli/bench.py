@@ -33,7 +33,7 @@ def engine(asked: options.Engine) -> None:
     effort = benchmarks.QUICK if asked.quick else benchmarks.FULL
     effort = effort if asked.seconds is None else replace(effort, seconds=asked.seconds)
     files.check_writable(asked.out)
-    found = benchmarks.run(effort, only=asked.only or (), python=asked.breaching)
+    found = benchmarks.run(effort, only=asked.only or (), python=asked.breaching, cores=asked.cores)
     benchmarks.write(found, asked.out)
     benchmarks.show(found, out)
 

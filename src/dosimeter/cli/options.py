@@ -525,8 +525,9 @@ class Engine:
 
     quick: bool = _of(_plain("Tiny bursts and few victims, to see that all works."), False)
     out: Path = _of(_plain("Folder for bench.json and bench.svg."), Path("runs/bench"))
-    only: list[str] | None = _of(_plain("Measure only this: a case or victims, batch, width. May be repeated."), None)
+    only: list[str] | None = _of(_plain("Only this: a case, imagenet, victims, batch or width. May be repeated."), None)
     seconds: float | None = _of(_plain("About how long a burst of one way takes."), None)
+    cores: int | None = _of(_plain("Cores at once, all by default; one core is measured in any case."), None)
     breaching: Path | None = _of(_plain("The python of an environment that has breaching, to measure it too."), None)
 
 
