@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dosimeter.errors import ModelError
+from dosimeter.models.names import Dialect, complete, dialect_of
 
 NAMED = 3
 """How many tensors a message names before it counts the rest."""
@@ -35,7 +36,7 @@ def load_checkpoint(model: nn.Module, path: str | Path) -> None:
 
     Args:
         model: its `state_dict` must have the same names and shapes as the file. Normalisation and running statistics
-            are part of it.
+            are part of it; a file of torchvision or timm has no normalisation, and the model keeps its own.
         path: a file as for `read_tensors`.
     """
     model.load_state_dict(read_state(model, path))
@@ -44,8 +45,10 @@ def load_checkpoint(model: nn.Module, path: str | Path) -> None:
 def read_state(model: nn.Module, path: str | Path) -> dict[str, Tensor]:
     """The `state_dict` in a file, which has the names and shapes of the model's; the model itself stays as it is."""
     path = Path(path)
-    found = read_tensors(path, model)
     expected = model.state_dict()
+    found, dialect = _in_our_words(_without_prefix(_read(path, "checkpoint"), model), model)
+    if dialect is not None:
+        found = complete(found, model)
     shared = expected.keys() & found.keys()
     complaints = {
         "missing": [name for name in expected if name not in found],
@@ -66,9 +69,10 @@ def read_tensors(path: str | Path, model: nn.Module, noun: str = "checkpoint") -
     """The tensors of a file by name, whether they fit the model or not; no code in the file is run.
 
     It is a `.safetensors` file, an `.npz` file with an array for every tensor, or a `.pt` or `.pth` file, in which they
-    may lie under "state_dict". Names may begin with "module." as `DataParallel` writes them.
+    may lie under "state_dict" or "model". Names may begin with "module." as `DataParallel` writes them, and may be
+    those of torchvision or timm for residual networks and vision transformers (`names`).
     """
-    return dict(_without_prefix(_read(Path(path), noun), model))
+    return _in_our_words(_without_prefix(_read(Path(path), noun), model), model)[0]
 
 
 def _read(path: Path, noun: str) -> Mapping[str, Tensor]:
@@ -95,8 +99,9 @@ def _read(path: Path, noun: str) -> Mapping[str, Tensor]:
                 f"{path} is damaged or holds Python objects, which could run code; save model.state_dict() instead."
             ) from None
         raise ModelError(f"{path} is damaged or no {noun}: {_line(reason)}.") from None
-    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
+    for inside in ("state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(inside), Mapping):
+            content = content[inside]
     if not isinstance(content, Mapping) or not content:
         raise ModelError(f"{path} holds a {type(content).__name__}, expected tensors by name as in model.state_dict().")
     for name, value in content.items():
@@ -120,6 +125,14 @@ def _without_prefix(found: Mapping[str, Tensor], model: nn.Module) -> Mapping[st
     if not wrapped or any(name.startswith(prefix) for name in model.state_dict()):
         return found
     return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+
+
+def _in_our_words(found: Mapping[str, Tensor], model: nn.Module) -> tuple[dict[str, Tensor], Dialect | None]:
+    """The tensors by the model's own names, and whose names they had where these were others."""
+    dialect = dialect_of(found.keys(), model.state_dict().keys())
+    if dialect is None:
+        return dict(found), None
+    return {dialect.ours(name): tensor for name, tensor in found.items()}, dialect
 
 
 def _form(tensor: Tensor) -> str:
