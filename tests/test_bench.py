@@ -18,7 +18,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from dosimeter.benchmarks import breaching, crew, judging, load, measuring, report, scale, sweeping
-from dosimeter.benchmarks.cases import Case
+from dosimeter.benchmarks.cases import Case, choose
 from dosimeter.benchmarks.rounds import interleave, repeat, spread
 from dosimeter.benchmarks.ways import Ready, usual_slope
 from dosimeter.cli import app
@@ -76,7 +76,7 @@ def test_a_quick_run_prints_tables_and_writes_what_it_measured(tmp_path: Path) -
     for case in found["cases"]:
         check_case(case, rounds=2)
         assert all(f" {each['ratio']:.1f} " in out for each in case["ratios"])
-    assert "of which other processes had" in " ".join(out.split())
+    assert "s; other processes had" in " ".join(out.split())
     (series,) = found["series"]
     assert [point["size"] for point in series["points"]] == [8, 32]
     assert all(point["median"] == statistics.median(point["rounds"]) > 0 for point in series["points"])
@@ -109,6 +109,31 @@ def check_case(case: dict, rounds: int) -> None:
     assert case["load"]["seconds"] > 0
     assert 0 < case["peak_bytes"] < 2**30
     assert 1 <= case["victims"] <= case["victims_asked"]
+
+
+def test_large_cases_run_when_they_are_named() -> None:
+    large = ("resnet18-imagenet", "resnet50", "vit-ti", "vit-s")
+    usual, series = choose((), quick=False)
+    assert not {case.name for case in usual} & {*large}
+    assert len(series) == 3
+    named, none = choose(("imagenet",), quick=False)
+    assert tuple(case.name for case in named) == large
+    assert none == ()
+    assert {(case.shape, case.classes) for case in named} == {((3, 224, 224), 1000)}
+    (one,), _ = choose(("resnet50",), quick=False)
+    assert one.settings == {"stem": "imagenet"}
+    assert one.victims <= 2
+
+
+def test_one_core_alone_has_one_ratio(tmp_path: Path) -> None:
+    words = ["--quick", "--only", "vit", "--cores", "1", "--rounds", "1", "--out", str(tmp_path)]
+    code, _, _ = call(*words)
+    assert code == 0
+    (case,) = json.loads((tmp_path / "bench.json").read_text())["cases"]
+    assert set(case["ways"]) == {"usual, 1 thread", "vmap", "engine, 1 thread"}
+    (only,) = case["ratios"]
+    assert only["cores"] == 1
+    assert len(case["ways"]["vmap"]["rounds"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -211,6 +236,29 @@ def test_a_busy_neighbour_is_seen_and_our_own_work_is_not_one() -> None:
     assert own.others is not None
     assert seen.others == pytest.approx(own.others + took / seen.seconds, abs=0.15)
     assert seen.others <= load.available() + 0.1
+
+
+def test_the_time_on_a_core_does_not_count_a_neighbour_on_it() -> None:
+    """By which ratios on one core stay what they are: half of the core is half of the rate by the clock alone."""
+
+    def step() -> float:
+        sum(range(20_000))
+        return 1.0
+
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})  # the neighbour inherits it
+    try:
+        with crew.crew([[step]]) as made:
+            alone = [made.burst(0.05) for _ in range(6)]
+            with subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=-1) as child:
+                assert child.stdout is not None
+                child.stdout.readline()
+                beside = [made.burst(0.2) for _ in range(6)]
+                child.kill()
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert statistics.median(each.share for each in beside) < 0.7
+    assert max(each.of_core for each in beside) == pytest.approx(max(each.of_core for each in alone), rel=0.2)
 
 
 def _spent(process: int) -> float:

@@ -212,6 +212,7 @@ def named(way: str, threads: int) -> str:
 def _machine(cores: int) -> dict[str, Any]:
     return {
         "cores": os.cpu_count(),
+        "cores_open": load.available(),
         "cores_used": cores,
         "processor": platform.machine(),
         "vectors": torch.backends.cpu.get_cpu_capability(),

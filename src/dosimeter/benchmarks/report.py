@@ -38,7 +38,7 @@ def show(found: dict[str, Any], console: Console) -> None:
             console.print(escape(note), soft_wrap=True, highlight=False)
     for series in found["series"]:
         console.print(_sizes(series))
-    console.print(_load([*found["cases"], *found["series"]], found["machine"]["cores_used"]), highlight=False)
+    console.print(_load([*found["cases"], *found["series"]], found["machine"]), soft_wrap=True, highlight=False)
 
 
 def _ways(cases: Sequence[dict[str, Any]]) -> Table:
@@ -46,12 +46,16 @@ def _ways(cases: Sequence[dict[str, Any]]) -> Table:
     table.title = "One step of every way, median of the rounds"
     for case in cases:
         for n, (name, rate) in enumerate(case["ways"].items()):
-            cells = [f"{rate[key]:,.1f}" for key in ("median", "min", "max")]
-            cells.append(f"{rate['of_core']['median']:,.1f}" if "of_core" in rate else "")
+            cells = [_rate(rate[key]) for key in ("median", "min", "max")]
+            cells.append(_rate(rate["of_core"]["median"]) if "of_core" in rate else "")
             last = n == len(case["ways"]) - 1
             table.add_row(case["name"] if n == 0 else "", name, *cells, _steps(rate["steps"]), end_section=last)
     table.caption = "of core: by the time on its core, for ways on one thread; steps: of a burst, the fewest"
     return table
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _steps(steps: Sequence[int]) -> str:
@@ -86,7 +90,7 @@ def _doubts(cases: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _load(parts: Sequence[dict[str, Any]], cores: int) -> str:
+def _load(parts: Sequence[dict[str, Any]], machine: dict[str, Any]) -> str:
     """What others took while parts were measured."""
     loads = [part["load"] for part in parts]
     seconds = sum(load["seconds"] for load in loads)
@@ -94,7 +98,7 @@ def _load(parts: Sequence[dict[str, Any]], cores: int) -> str:
     others = sum(load["seconds"] * load["others"] for load in known) / seconds if len(known) == len(loads) else None
     average = loads[-1]["average"]
     last = "" if average is None else f"; load average of the last minute {average:.2f}"
-    return f"Timed for {seconds:.0f} s on {cores} core(s), of which other processes had {_cores(others)}{last}"
+    return f"Timed for {seconds:.0f} s; other processes had {_cores(others)} of {machine['cores_open']} core(s){last}"
 
 
 def _cores(others: float | None) -> str:

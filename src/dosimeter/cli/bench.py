@@ -32,6 +32,7 @@ def engine(asked: options.Engine) -> None:
     """Measure, write and show."""
     effort = benchmarks.QUICK if asked.quick else benchmarks.FULL
     effort = effort if asked.seconds is None else replace(effort, seconds=asked.seconds)
+    effort = effort if asked.rounds is None else replace(effort, rounds=asked.rounds)
     files.check_writable(asked.out)
     found = benchmarks.run(effort, only=asked.only or (), python=asked.breaching, cores=asked.cores)
     benchmarks.write(found, asked.out)

@@ -527,6 +527,7 @@ class Engine:
     out: Path = _of(_plain("Folder for bench.json and bench.svg."), Path("runs/bench"))
     only: list[str] | None = _of(_plain("Only this: a case, imagenet, victims, batch or width. May be repeated."), None)
     seconds: float | None = _of(_plain("About how long a burst of one way takes."), None)
+    rounds: int | None = _of(_plain("How often all ways run a burst in turn.", min=1), None)
     cores: int | None = _of(_plain("Cores at once, all by default; one core is measured in any case."), None)
     breaching: Path | None = _of(_plain("The python of an environment that has breaching, to measure it too."), None)
 
