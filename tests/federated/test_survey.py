@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,9 @@ def test_training_is_read_from_messages_and_batch_norms() -> None:
     rule = optimisers.SGD(momentum=0.9, weight_decay=1e-3)
     assert several.step == LocalTraining(epochs=2, lr=0.1, batch_size=2, optimiser=rule)
     assert several.doubts == ("its proximal term (mu 0.1) is not simulated",)
+    ahead = trained(kept(4, told | {"nesterov": True}), make())
+    assert ahead.step == LocalTraining(epochs=2, lr=0.1, batch_size=2, optimiser=replace(rule, nesterov=True))
+    assert "Nesterov momentum 0.9" in ahead.words
     said = trained(kept(1000, lr=0.1, steps=2, batch_size=8, momentum=0.0), make())  # by the client alone
     assert said.images == 16  # what its steps take, not all that it has
     assert said.step == LocalTraining(steps=2, lr=0.1, batch_size=8)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +29,22 @@ from dosimeter.federated.training import Training
 from small import Halved
 from small_federation import federation, model, same
 
+RULES: dict[str, tuple[dict[str, object], Callable[..., torch.optim.Optimizer]]] = {
+    "adam": ({}, partial(torch.optim.Adam, lr=1e-3)),
+    "nesterov": (
+        {"optimiser": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
+        partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
+    ),
+}
 
-def test_one_round_is_a_plain_loop_of_torch() -> None:
-    task = federation(clients=1, rounds=2, central=True)
+
+@pytest.mark.parametrize("name", RULES)
+def test_one_round_is_a_plain_loop_of_torch(name: str) -> None:
+    words, make = RULES[name]
+    task = federation(clients=1, rounds=2, central=True, **words)
     found = train(task)
     plain = model()
-    rule = torch.optim.Adam(plain.parameters(), lr=1e-3)
+    rule = make(plain.parameters())
     held = task.holdings[0].train
     images = task.dataset.images("train", np.arange(48))
     labels = torch.from_numpy(task.dataset.labels("train"))
@@ -377,7 +388,14 @@ def test_the_papers_protocols_are_as_printed() -> None:
     assert (fedkl.momentum, fedkl.weight_decay) == (0.9, 5e-4)
     rates = [fedkl.rate(round_) for round_ in (0, 59, 60, 119, 120, 160, 199)]
     assert rates == pytest.approx([0.01, 0.01, 2e-3, 2e-3, 4e-4, 8e-5, 8e-5])
-    assert named["ig-120"]().rounds == 120
+    short, long = named["ig-10"](), named["ig-120"]()
+    for ig in (short, long):
+        assert (ig.optimiser, ig.momentum, ig.nesterov, ig.weight_decay) == ("sgd", 0.9, True, 5e-4)
+        assert (ig.batch_size, ig.central, ig.augment) == (128, True, True)
+    # Milestones are those of 120 epochs, none of which falls within the first 10.
+    assert [short.rate(epoch) for epoch in range(10)] == [0.1] * 10 == [long.rate(epoch) for epoch in range(10)]
+    assert [long.rate(epoch) for epoch in (44, 45, 75, 105)] == pytest.approx([0.1, 0.01, 1e-3, 1e-4])
+    assert (short.rounds, long.rounds) == (10, 120)
     bayes = named["bayes"]()
     assert (bayes.rounds * (bayes.steps or 0), bayes.batch_size, bayes.central) == (500, 32, True)
 
@@ -392,6 +410,7 @@ def test_the_papers_protocols_are_as_printed() -> None:
         ({"lr": math.nan}, "learning rate"),
         ({"optimiser": "adam", "momentum": 0.9}, "no setting momentum"),
         ({"optimiser": "sgd", "momentum": 1.0}, "a momentum in"),
+        ({"optimiser": "sgd", "nesterov": True}, "a momentum above 0"),
         ({"patience": 3}, "validation share"),
         ({"validation": 1.0}, "validation"),
         ({"central": True}, "1 client"),

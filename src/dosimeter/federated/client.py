@@ -193,7 +193,9 @@ def make_optimiser(protocol: Protocol, model: nn.Module, round_: int) -> torch.o
     lr = protocol.rate(round_)
     if protocol.optimiser == "adam":
         return torch.optim.Adam(weights, lr=lr, weight_decay=protocol.weight_decay)
-    return torch.optim.SGD(weights, lr=lr, momentum=protocol.momentum, weight_decay=protocol.weight_decay)
+    return torch.optim.SGD(
+        weights, lr=lr, momentum=protocol.momentum, nesterov=protocol.nesterov, weight_decay=protocol.weight_decay
+    )
 
 
 def _kept(rule: torch.optim.Optimizer) -> State:

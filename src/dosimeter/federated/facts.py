@@ -18,6 +18,7 @@ KEYS = {
     "epochs": ("local-epochs", "epochs"),
     "batch_size": ("batch-size", "local-batch-size"),
     "momentum": ("momentum",),
+    "nesterov": ("nesterov",),
     "weight_decay": ("weight-decay",),
     "optimiser": ("optimizer", "optimiser"),
     "mu": ("proximal-mu", "mu"),
@@ -104,7 +105,9 @@ def _read(kept: Kept, found: dict[str, Any], images: int, counted: int | None) -
             f"its weights tell {', '.join(missing)}; say it, as in {EXAMPLE}, or give Keep the run_config."
         )
     decay, momentum = found.get("weight_decay", 0.0), found.get("momentum", 0.0)
-    rule = optimisers.Adam(weight_decay=decay) if adam else optimisers.SGD(momentum=momentum, weight_decay=decay)
+    ahead = bool(momentum) and found.get("nesterov", False)
+    plain = optimisers.SGD(momentum=momentum, nesterov=ahead, weight_decay=decay)
+    rule = optimisers.Adam(weight_decay=decay) if adam else plain
     return LocalTraining(steps=steps, epochs=epochs, lr=found["lr"], batch_size=batch, optimiser=rule)
 
 
@@ -113,7 +116,7 @@ def _heard(said: LocalTraining, found: dict[str, Any], images: int) -> tuple[Loc
     rule = said.optimiser
     beside = {"lr": said.lr, "steps": said.count(images)}
     if isinstance(rule, optimisers.SGD):
-        beside |= {"momentum": rule.momentum, "weight_decay": rule.weight_decay}
+        beside |= {"momentum": rule.momentum, "nesterov": rule.nesterov, "weight_decay": rule.weight_decay}
     other = [name for name in beside if name in found and found[name] != beside[name]]
     return said, [f"--step says {name} {beside[name]:g}, its messages {found[name]:g}" for name in other]
 
@@ -140,6 +143,8 @@ def _behind(examples: int | None, found: dict[str, Any]) -> int | None:
 def _possible(name: str, value: Any) -> bool:
     if name == "optimiser":
         return value in ("sgd", "adam")
+    if name == "nesterov":
+        return isinstance(value, bool)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if name in ("steps", "epochs", "batch_size"):
@@ -163,5 +168,5 @@ def _words(step: LocalTraining, images: int, norm: BatchNorm) -> str:
     if not isinstance(rule, optimisers.SGD):
         told.append(type(rule).__name__)
     elif count > 1 and rule.momentum:
-        told.append(f"momentum {rule.momentum:g}")
+        told.append(f"{'Nesterov ' if rule.nesterov else ''}momentum {rule.momentum:g}")
     return ", ".join([*told, *(["batch norm by its batch"] if norm == "batch" else [])])

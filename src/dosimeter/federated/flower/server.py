@@ -144,7 +144,7 @@ class Rounds(FedAvg):
             protocol = self.federation.protocol
             config["lr"], config["optimizer"] = protocol.rate(round_ - 1), protocol.optimiser
             config["batch-size"], config["momentum"] = protocol.batch_size, protocol.momentum
-            config["weight-decay"] = protocol.weight_decay
+            config["weight-decay"], config["nesterov"] = protocol.weight_decay, protocol.nesterov
             config["local-steps" if protocol.epochs is None else "local-epochs"] = (
                 protocol.steps or protocol.epochs or 1
             )
