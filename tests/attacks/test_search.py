@@ -23,6 +23,9 @@ def six(labels: int = 5) -> tuple[Target, Observation]:
     return target, observe(target, torch.rand(6, 1, 1, 6, 6), torch.randint(0, labels, (6, 1)))
 
 
+GOALS = ({"target": 8e-3}, {"match": 8e-3})
+
+
 def only(seen: Observation, who: list[int]) -> Observation:
     """What the server sees of some of the victims."""
     assert seen.labels is not None
@@ -150,9 +153,21 @@ def test_who_settles_leaves_early_with_what_a_longer_search_finds() -> None:
     assert (found.images - long.images).abs().mean() < 0.01
 
 
+def test_a_target_of_the_match_leaves_the_prior_out() -> None:
+    """Total variation alone is above the target here, so that the loss never comes to it."""
+    target, seen = six()
+    search = presets.inverting_gradients(steps=400, tv=0.01)
+    of_loss, of_match = (run(replace(search, stop=Stop(steps=400, **to)), target, seen) for to in GOALS)
+    assert set(of_loss.outcomes) == {"steps"}
+    assert "target" in of_match.outcomes
+    reached = torch.tensor([outcome == "target" for outcome in of_match.outcomes])
+    assert (of_match.match[reached] <= 8e-3).all()
+    assert (of_match.steps[reached] < 400).all()
+
+
 def test_a_victim_settles_whoever_else_is_in_the_batch() -> None:
     target, seen = six()
-    search = replace(presets.inverting_gradients(), stop=Stop(steps=420, leg=60))
+    search = replace(presets.inverting_gradients(tv=0.01), stop=Stop(steps=420, leg=60))
     together = run(search, target, seen)
     assert set(together.steps.tolist()) == {180, 420}
     for v in (0, 1, 4):
@@ -181,7 +196,7 @@ def test_the_end_of_the_best_leg_counts_and_what_is_cut_in_the_midst_of_one_does
 
 def test_restarts_that_a_prior_looks_at_together_go_on_together() -> None:
     target, seen = six()
-    apart = replace(presets.inverting_gradients(restarts=3), stop=Stop(steps=420, leg=60))
+    apart = replace(presets.inverting_gradients(tv=0.01, restarts=3), stop=Stop(steps=420, leg=60))
     together = replace(apart, prior=apart.prior + 1e-3 * priors.Group())
     heard: list[int] = []
     together(target, [seen], seed=0, watch=lambda *, done, total, match, active: heard.append(active))

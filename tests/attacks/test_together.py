@@ -83,7 +83,7 @@ def test_searches_that_differ_in_more_than_numbers_do_not_share_a_batch() -> Non
         ig(steps=30, decay="cosine"),
     ]
     assert len({shared(each) for each in apart}) == len(apart)
-    assert shared(ig(steps=30, lr=0.2, tv=0.0)) == shared(ig(steps=30))
+    assert shared(ig(steps=30, lr=0.2, tv=0.0)) == shared(ig(steps=30, tv=0.01))
     alone = bayes(k=2, delta=1.0)  # whose candidates have several points each
     assert shared(alone) != shared(alone)
 

@@ -37,6 +37,7 @@ CASES = {
     "ig-a": Case(presets.inverting_gradients_a(steps=150, restarts=2)),
     "ig-b": Case(presets.inverting_gradients_b(steps=150, restarts=2)),
     "ig-cvb": Case(presets.inverting_gradients_cvb(steps=150)),
+    "ig-ppp": Case(presets.inverting_gradients_ppp(steps=150), defenses.Precode(k=16)),
     "ignore": Case(presets.ignoring(steps=150), defenses.Precode(k=16)),
     "bayes": Case(presets.bayes(steps=150, scale=1e-3), defenses.GaussianNoise(sigma=1e-3)),
     "grad-inversion": Case(presets.grad_inversion(steps=150)),
@@ -64,6 +65,7 @@ POOLED = "pooled ReLU features leave too many equations out; the least that is k
 FIRST = "Soteria hides the first weight there, and without that an MLP's update says little of the image"
 REASONS = {
     ("ignore", "lenet"): SIGMOID,
+    ("ig-ppp", "lenet"): SIGMOID,
     ("bayes", "lenet"): SIGMOID,
     ("analytic", "cnn-bayes"): POOLED,
     ("eliminate", "cnn-bayes"): POOLED,

@@ -64,6 +64,8 @@ class Attack:
     reads_images = True
     shadows: tuple[str, ...] = ()
     """Fingerprints of images of the attacker's own by which its settings were chosen; a victim is none of them."""
+    picked: str = ""
+    """What it left open and was picked for the task, in words; see `fitted`."""
 
     @property
     def name(self) -> str:
@@ -84,6 +86,13 @@ class Attack:
     def blind(self) -> "Attack":
         """The same attack without the update: what its prior alone gives."""
         return Blank(name=f"{self.name} without the update", labels=self.labels)
+
+    def fitted(self, target: Target, batch: int) -> "Attack":
+        """The same attack with what it leaves open picked for the task, by what the attacker knows before any update.
+
+        Itself where nothing is open; one that is run without it does so itself.
+        """
+        return self
 
     def at_most(self, restarts: int) -> "Attack":
         """The same attack with at most so many restarts side by side."""
@@ -201,8 +210,15 @@ class Around(Attack):
     def shadows(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.attack.shadows
 
+    @property
+    def picked(self) -> str:  # type: ignore[override]
+        return self.attack.picked
+
     def needs(self) -> ThreatModel:
         return self.attack.needs()
+
+    def fitted(self, target: Target, batch: int) -> Attack:
+        return replace(self, attack=self.attack.fitted(target, batch))
 
     def check(self, target: Target, batch: int) -> None:
         self.attack.check(target, batch)

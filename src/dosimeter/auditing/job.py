@@ -87,7 +87,8 @@ class Job:
         self.plan = plan._replace(victims=max(tied, plan.victims - plan.victims % tied))
         self.client = replace(self.client, target=replace(target, stretch=plan.stretch))
         simulated = replace(self.attacker.target, stretch=plan.stretch, part=plan.part)
-        self.attacker = replace(self.attacker, target=simulated, attack=attack.at_most(plan.restarts))
+        fitted = attack.at_most(plan.restarts).fitted(self.attacker.target, victims.batch)
+        self.attacker = replace(self.attacker, target=simulated, attack=fitted)
         self.cost, longer = self.attacker.attack.cost(known, victims.batch), self.attacker.attack.again(1)
         self.longer = 0 if longer is None else longer.cost(known, victims.batch).steps
         """Steps of a search that is begun anew, where any is."""
@@ -107,7 +108,8 @@ class Job:
         tiles = {"tile": self.plan.victims}
         if not self.audit.resources.steady:  # which has the same settings everywhere
             tiles["workers"] = self.plan.workers
-        return described(self.client.target, self.audit, self.victims.batch) | tiles | self.client.defense.facts()
+        said = described(self.client.target, self.audit, self.victims.batch) | chosen(self.attacker.attack)
+        return said | tiles | self.client.defense.facts()
 
     def observe(self, victims: Victims, client: Client | None = None) -> list[Observation]:
         """What the server sees of the victims' steps, round by round."""
@@ -222,6 +224,11 @@ def classes(target: Target, attack: Attack, batch: int) -> int | None:
         return None
     with torch.no_grad():
         return int(target.model(torch.zeros(batch, *target.shape).to(target.mean)).shape[1])
+
+
+def chosen(attack: Attack) -> dict[str, str]:
+    """What a fitted attack had picked for the task, where anything was."""
+    return {"picked": attack.picked} if attack.picked else {}
 
 
 def described(target: Target, audit: Audit, batch: int) -> dict[str, Any]:

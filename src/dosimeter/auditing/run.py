@@ -162,4 +162,5 @@ def estimate(audit: Audit, *, patience: float = PATIENCE) -> dict[str, Any]:
     unit = "steps" if job.cost.steps else "victims"
     said = {"unit": unit, "tried": job.cost.tried, "side_by_side": job.plan.restarts, "restarts": job.cost.restarts}
     said |= {"least": min(least, limit), "seconds": min(most, limit), "again": TIMES if job.longer else 0}
+    said |= {"picked": job.attacker.attack.picked}
     return {"done": paced.done, "fewest": round(paced.total * least / once), "total": paced.total, **said, **plan}

@@ -8,7 +8,15 @@ receptive  which pixels a feature sees
 """
 
 from dosimeter.networks.hooks import Call, activations, hooked, is_leaf, watch
-from dosimeter.networks.look import blanks, clone_modules, evaluating, has_parameters, norms_by_batch, run_order
+from dosimeter.networks.look import (
+    blanks,
+    clone_modules,
+    evaluating,
+    has_parameters,
+    has_tokens,
+    norms_by_batch,
+    run_order,
+)
 from dosimeter.networks.receptive import Fields, find_fields, slope_norms
 from dosimeter.networks.shortcuts import behind_first_block, bypassed
 
@@ -23,6 +31,7 @@ __all__ = [
     "evaluating",
     "find_fields",
     "has_parameters",
+    "has_tokens",
     "hooked",
     "is_leaf",
     "norms_by_batch",

@@ -43,6 +43,13 @@ def run_order(model: nn.Module, shape: Shape) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def has_tokens(model: nn.Module, shape: Shape) -> bool:
+    """Whether an image becomes a row of tokens, each of which goes through the same linear layers, as in a ViT."""
+    met = run_order(model, shape)
+    layers = dict(model.named_modules())
+    return any(isinstance(layers[path], nn.Linear) and len(size) == 2 and size[0] > 1 for path, size in met.items())
+
+
 def has_parameters(_name: str, layer: nn.Module) -> bool:
     """Whether a layer has parameters of its own."""
     return next(layer.parameters(recurse=False), None) is not None

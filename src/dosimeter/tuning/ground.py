@@ -79,7 +79,8 @@ class Ground:
 
         Ctrl-C sets `stop`, on which a KeyboardInterrupt is raised.
         """
-        stop = stop or threading.Event()
+        stop, target = stop or threading.Event(), self.job.attacker.target
+        searches = [search.fitted(target, self.shadows.batch) for search in searches]
         tiles = [_Tile(self, searches, who, pauses, stop) for who in self._tiles(searches)]
         for at in (*pauses, None):
             going = [tile for tile in tiles if tile.found is None]

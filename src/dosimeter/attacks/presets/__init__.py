@@ -17,6 +17,7 @@ from dosimeter.attacks.presets.inverting import (
     inverting_gradients_a,
     inverting_gradients_b,
     inverting_gradients_cvb,
+    inverting_gradients_ppp,
     joint,
     leaving_out,
 )
@@ -27,6 +28,7 @@ BY_NAME: dict[str, Callable[..., Attack]] = {
     "ig-a": inverting_gradients_a,
     "ig-b": inverting_gradients_b,
     "ig-cvb": inverting_gradients_cvb,
+    "ig-ppp": inverting_gradients_ppp,
     "ignore": ignoring,
     "joint": joint,
     "leave-out": leaving_out,
@@ -63,6 +65,7 @@ __all__ = [
     "inverting_gradients_a",
     "inverting_gradients_b",
     "inverting_gradients_cvb",
+    "inverting_gradients_ppp",
     "joint",
     "labels_only",
     "leaving_out",

@@ -51,7 +51,7 @@ def unlock(*, labels: Literal["known", "idlg"] = "idlg") -> SolveLock:
     return SolveLock(attack=analytic(labels=labels))
 
 
-@varies(inverting_gradients, "steps lr tv distance signed labels", distance="mean-cosine")
+@varies(inverting_gradients, "steps lr tv distance signed labels", tv=1e-2, distance="mean-cosine")
 def recover_key(search: Search) -> RecoverKey:
     """Read a key off the gradient of its lock (Inverting Gradients, Prop. 1) where clients send it; search with it.
 

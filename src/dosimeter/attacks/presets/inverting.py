@@ -9,14 +9,17 @@ from dosimeter.attacks.presets.words import (
     LABELS,
     Ignore,
     Secrets,
+    TotalVariation,
+    Variant,
     given,
     moving,
     needless,
     pick,
+    smooth,
     treat,
     varies,
 )
-from dosimeter.attacks.search import likelihoods, masks, optimisers, priors, schedules, treatments
+from dosimeter.attacks.search import likelihoods, masks, optimisers, schedules, treatments
 from dosimeter.attacks.search.search import Search
 from dosimeter.attacks.search.stopping import AUTO, Steps, stop
 
@@ -25,7 +28,7 @@ def inverting_gradients(
     *,
     steps: Steps = AUTO,
     lr: float = 0.1,
-    tv: float = 1e-2,
+    tv: TotalVariation = AUTO,
     restarts: int = 1,
     signed: bool | None = None,
     by: Literal["adam", "descent", "lbfgs"] = "adam",
@@ -51,7 +54,9 @@ def inverting_gradients(
     Args:
         steps: how many, or as many as it takes until the loss stops falling (`auto`; see `Stop.leg`).
         lr: learning rate on normalised images.
-        tv: weight of the total variation.
+        tv: weight of the total variation; `auto` is 0.01, or less where the network's own match would not keep that
+            from blurring images that the attacker draws (see `weights.Balanced`), `cvb` that of CVB's program, 0.1, or
+            1e-4 for a network of tokens.
         restarts: searches from different starts, the lowest matching loss is kept.
         signed: feed Adam the sign of the slope, which is the default.
         by: Adam, or what the paper's Table 1 puts in its place: plain descent or L-BFGS with one iteration a step.
@@ -99,7 +104,7 @@ def inverting_gradients(
     return Search(
         name="ig",
         likelihood=pick("distance", distance, matches),
-        prior=tv * priors.TotalVariation(),
+        prior=smooth(tv),
         labels=pick("labels", labels, LABELS),
         optimiser=pick("by", by, ways),
         schedule=pick("decay", decay, decays),
@@ -129,38 +134,71 @@ def inverting_gradients_b(search: Search) -> Search:
     inverting_gradients,
     "steps tv signed ignore secrets draws keep",
     steps=20_000,
+    tv=1e-2,
     lr=1.0,
     signed=False,
     decay="plateau",
     plateau=400,
     patience=4000,
     target=1e-5,
+    variants={"released": {"tv": "cvb", "signed": True, "keep": "best"}},
 )
-def inverting_gradients_cvb(search: Search, *, penalty: bool = True) -> Search:
+def inverting_gradients_cvb(search: Search, *, penalty: bool = True, variant: Variant = "paper") -> Search:
     """Inverting Gradients as the CVB paper runs it (Sec. V-B).
 
     Adam with learning rate 1, times 0.1 after 400 iterations on a plateau; stop at a loss of 1e-5, after 4,000
-    iterations without a lower one, or after 20,000. Its program differs from what the paper says: `tv` is 0.1 for the
-    CNN and ResNet-18 and 1e-4 for the ViT, on which 0.01 is too smooth, steps are `signed`, and `keep` is "best", which
-    among fresh draws may just have been lucky.
+    iterations without a lower one, or after 20,000.
 
     Args:
         penalty: count the penalty of a defense's layers in the simulated loss, as the client's loss does and as in
             CVB's program; PRECODE's leaves it out.
+        variant: as the paper says, or as its program does: total variation 0.1 for CNNs and ResNets and 1e-4 for a
+            network of tokens, on which 0.01 is too smooth; signed steps; the iterate with the lowest loss, which among
+            fresh draws may just have been lucky. Settings that are given count in both.
+
+    Deviations: which networks have tokens is found by running them, where the program has a file for each model.
     """
     return replace(search, penalty=penalty)
 
 
-@varies(inverting_gradients_cvb, "steps tv draws keep penalty")
+@varies(inverting_gradients_cvb, "steps tv draws keep penalty variant")
 def ignoring(search: Search, *, encoder: bool = True) -> Search:
     """The "Ignore" attack on noise inside the model: `inverting_gradients_cvb` on the tensors that it does not touch.
 
     Which these are is found by running the model with two draws; see `masks.BeforeNoise`.
 
     Args:
-        encoder: match the layers that say how the noise is drawn too (CVB, Eq. 4), or not (PPP, Eq. 4).
+        encoder: match the layers that say how the noise is drawn too (CVB, Eq. 4), or not (PPP, Eq. 4). The PPP paper's
+            other settings are those of `inverting_gradients_ppp`.
     """
     return replace(search, name="ignore", only=masks.BeforeNoise(encoder=encoder))
+
+
+@varies(
+    inverting_gradients,
+    "steps tv signed ignore secrets draws keep",
+    steps=20_000,
+    tv=1e-2,
+    signed=False,
+    decay="plateau",
+    plateau=800,
+    patience=4000,
+    ignore="bottleneck",
+)
+def inverting_gradients_ppp(search: Search, *, target: float = 1e-5) -> Search:
+    """Inverting Gradients as the PPP paper runs it (Sec. 4.2), without the whole bottleneck and all after it (Eq. 4).
+
+    Total variation 0.01; Adam with learning rate 0.1, times 0.1 after 800 iterations on a plateau; stop at a match of
+    1e-5, after 4,000 iterations without a lower loss, or after 20,000. With `ignore=nothing` it is the paper's attack
+    on models without a bottleneck, and the one that PRECODE withstands.
+
+    Args:
+        target: stop once the match itself, without total variation, is at most this: it is what the paper calls the
+            reconstruction loss D. With total variation it would stay above on any image.
+
+    Deviations: steps are not signed, since the text has no word of it; `signed` has them so.
+    """
+    return replace(search, name="ig-ppp", stop=replace(search.stop, match=target))
 
 
 @varies(

@@ -1,12 +1,12 @@
 """Words for parts, which several presets share."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from dosimeter.attacks import labels as labels_
-from dosimeter.attacks.search import masks, moves, treatments
+from dosimeter.attacks.search import masks, moves, priors, treatments, weights
 from dosimeter.attacks.search.search import Search
 from dosimeter.errors import SettingError, unknown
 
@@ -31,6 +31,18 @@ IGNORED: dict[str, masks.Mask] = {
 
 Secrets = Literal["resampled", "guessed", "mean", "joint", "known"]
 """What is supposed of numbers that clients draw inside the model; see `treatments`."""
+
+
+TotalVariation = float | Literal["auto", "cvb"]
+"""The weight of total variation: a number, the network's own (see `weights.Balanced`), or that of CVB's program."""
+
+
+def smooth(tv: TotalVariation) -> priors.Prior:
+    """Total variation of that weight."""
+    if not isinstance(tv, str):
+        return tv * priors.TotalVariation()
+    rules: dict[str, weights.Rule] = {"auto": weights.Balanced(), "cvb": weights.ByTokens(tokens=1e-4, others=0.1)}
+    return weights.Open(prior=priors.TotalVariation(), rule=pick("tv", tv, rules))
 
 
 def treat(secrets: Secrets, draws: int = 1) -> treatments.Treatment:
@@ -64,21 +76,35 @@ def needless(setting: str, there: bool, beside: str, why: str) -> None:
         raise SettingError(f"{setting} does nothing beside {beside}, since {why}; leave one of them out.")
 
 
+Variant = Literal["paper", "released"]
+"""Settings as a paper prints them, or as its authors' program has them."""
+
+Variants = Mapping[str, Mapping[str, Any]]
+"""{name of a variant: the settings in which it differs from the preset as it is}"""
+
+
 def varies(
-    base: Callable[..., Search], takes: str, **changed: object
+    base: Callable[..., Search], takes: str, *, variants: Variants | None = None, **changed: object
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """A preset that is another one with some defaults changed and settings of its own; it is given the other's search.
 
-    `takes` names the settings of the other that it takes too; it decides the others itself.
+    `takes` names the settings of the other that it takes too; it decides the others itself. Where it has `variants`, as
+    where a paper and its program differ, it takes a setting `variant` that says whose defaults count, and the preset
+    itself says which is the usual one. What is given counts in any case.
     """
 
     def decorate(preset: Callable[..., T]) -> Callable[..., T]:
         _, *own = inspect.signature(preset).parameters.values()
         left = [inspect.signature(base).parameters[name] for name in takes.split()]
         signature = inspect.Signature([*(p.replace(default=changed.get(p.name, p.default)) for p in left), *own])
+        known = signature.parameters
 
         def make(**settings: Any) -> T:
             signature.bind(**settings)
+            if variants is not None:
+                name = settings.get("variant", known["variant"].default)
+                of = {known["variant"].default: dict[str, Any](), **{key: {**each} for key, each in variants.items()}}
+                settings = pick("variant", name, of) | settings
             mine = {p.name: settings.pop(p.name) for p in own if p.name in settings}
             return preset(base(**{**changed, **settings}), **mine)
 

@@ -3,8 +3,9 @@
 Priors add and scale: `0.01 * TotalVariation() + Other()`.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,8 @@ class Prior:
 
     varies: ClassVar[tuple[str, ...]] = ()
     """Numbers that candidates of one batch may have of their own; see `together`."""
+    title: ClassVar[str] = "prior"
+    """What people call it."""
 
     @property
     def needs_statistics(self) -> bool:
@@ -47,6 +50,10 @@ class Prior:
 
     def check(self, target: Target) -> None:
         """Refuse a task that this prior has nothing to say about."""
+
+    def settled(self, weigh: Callable[["Prior", Any], "Prior"]) -> "Prior":
+        """The same with weights that are open as `weigh(prior, rule)` has them; see `weights`."""
+        return self
 
     def loss(self, view: View) -> Tensor:
         """(N,)"""
@@ -71,6 +78,7 @@ class TotalVariation(Prior):
     power: Literal[1, 2] = 1
     periodic: bool = False
     total: bool = False
+    title: ClassVar[str] = "total variation"
 
     def __post_init__(self) -> None:
         if self.power not in (1, 2):
@@ -255,6 +263,9 @@ class Scaled(Prior):
         if self.weight:
             self.prior.check(target)
 
+    def settled(self, weigh: Callable[[Prior, Any], Prior]) -> Prior:
+        return replace(self, prior=self.prior.settled(weigh))
+
     def loss(self, view: View) -> Tensor:
         several = isinstance(self.weight, Tensor)  # of which some may be 0
         return self.weight * self.prior.loss(view) if several or self.weight else Prior().loss(view)
@@ -277,6 +288,9 @@ class Sum(Prior):
     def check(self, target: Target) -> None:
         for part in self.parts:
             part.check(target)
+
+    def settled(self, weigh: Callable[[Prior, Any], Prior]) -> Prior:
+        return Sum(parts=tuple(part.settled(weigh) for part in self.parts))
 
     def loss(self, view: View) -> Tensor:
         return torch.stack([part.loss(view) for part in self.parts]).sum(0)

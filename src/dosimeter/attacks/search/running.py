@@ -37,6 +37,7 @@ class Run:
     def __init__(
         self, settings: Sequence["Search"], target: Target, seen: Observation, seed: int, restarts: range
     ) -> None:
+        settings = [each.fitted(target, seen.batch) for each in settings]
         search = settings[0]
         self.settings, self.search, self.seen, self.seed, self.restarts = settings, search, seen, seed, restarts
         self.beside = len(settings) * len(restarts)
@@ -221,6 +222,7 @@ class Run:
         stop, (match, loss, slope) = self.search.stop, values
         over = torch.full_like(loss, step >= stop.steps, dtype=torch.bool)
         reached = loss <= (-torch.inf if stop.target is None else stop.target)
+        reached = reached | (match <= (-torch.inf if stop.match is None else stop.match))
         tired = state.waited >= (stop.steps + 1 if stop.patience is None else stop.patience)
         lost = ~loss.isfinite() | ~slope.isfinite().all(1)
         gone = over | settled | reached | tired | lost

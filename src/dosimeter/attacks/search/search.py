@@ -16,6 +16,7 @@ from dosimeter.attacks.search.moves import Box, Move
 from dosimeter.attacks.search.running import Run, every
 from dosimeter.attacks.search.sampling import Ball
 from dosimeter.attacks.search.stopping import Steps, Stop
+from dosimeter.attacks.search.weights import Rule
 from dosimeter.attacks.stages import Stages, unheard
 from dosimeter.engine import Products
 from dosimeter.errors import SettingError, unknown
@@ -56,6 +57,7 @@ class Search(Attack):
     first: int = 0
     """The number of the first restart: others have other starts."""
     shadows: tuple[str, ...] = field(default=(), repr=False)
+    picked: str = field(default="", repr=False, compare=False)
     varies: ClassVar[tuple[str, ...]] = ("ramp",)
     side_by_side: int | None = field(default=None, repr=False, compare=False)
     """Restarts that run at once, all by default; it takes memory and changes no result."""
@@ -108,6 +110,18 @@ class Search(Attack):
             part.check(target)
         for move in self.moves:
             move.check(self.space, target)
+
+    def fitted(self, target: Target, batch: int) -> "Search":
+        """With its prior weighed, where that was left open."""
+        said = list[str]()
+
+        def weigh(prior: priors.Prior, rule: Rule) -> priors.Prior:
+            weight, why = rule.pick(self, prior, target, batch)
+            said.append(f"{prior.title} {weight:g}, {why}")
+            return weight * prior
+
+        settled = self.prior.settled(weigh)
+        return replace(self, prior=settled, picked="; ".join(said)) if said else self
 
     def blind(self) -> "Search":
         """The same search without the update; a prior alone settles within `BLIND_STEPS`."""

@@ -76,6 +76,8 @@ class Stop:
     """Stop after so many steps without a lower loss."""
     target: float | None = None
     """Stop once the loss is at most this."""
+    match: float | None = None
+    """Stop once the match alone, without the prior, is at most this."""
     leg: int | None = None
     """Go on until the search stops improving: in legs, of so many steps, then twice as many, and so on. Each begins
     where the one before ended and has the whole schedule of the step size. A candidate is done after a leg that did
@@ -86,6 +88,7 @@ class Stop:
         checks.count("A search", "a patience", self.patience)
         checks.count("A search", "steps of a first leg", self.leg)
         checks.at_least("A search", "a target of its loss", self.target, 0)
+        checks.at_least("A search", "a target of its match", self.match, 0)
 
     @property
     def legs(self) -> tuple[Leg, ...]:

@@ -18,7 +18,7 @@ from dosimeter.auditing.captured.seeing import Capture, Seen, see, with_labels
 from dosimeter.auditing.captured.shadows import InPlace, compare
 from dosimeter.auditing.case import clipping
 from dosimeter.auditing.evidence import out_of_reach
-from dosimeter.auditing.job import Job, classes, described, on_cpu
+from dosimeter.auditing.job import Job, chosen, classes, described, on_cpu
 from dosimeter.auditing.observe import changed, clean, noticed
 from dosimeter.auditing.records import Finding, ImageRecord
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Result, environment
@@ -207,7 +207,7 @@ def _settings(seen: Seen, audit: Audit) -> dict[str, Any]:
     """What was set, as plain values."""
     said = {"data": "captured", "model": type(audit.model).__name__}
     said |= {} if audit.victims is None else {"shadows": "the caller's"}
-    described_ = described(seen.client.target, audit, seen.observation.batch)
+    described_ = described(seen.client.target, audit, seen.observation.batch) | chosen(seen.attacker.attack)
     return said | dict(audit.names) | described_ | audit.defense.facts() | {"victims": 1} | audit.scoring.settings()
 
 

@@ -1,5 +1,6 @@
 """One captured update and its model: whether they fit, and what an attack makes of them."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -49,6 +50,7 @@ def see(audit: Audit, capture: Capture) -> Seen:
     target = attacker.target
     audit.attack.check(target, batch)
     trees.check_update(update, target.parameters)
+    attacker = replace(attacker, attack=audit.attack.fitted(target, batch))
     stacked = trees.stack([{name: update[name].to(target.mean) for name in target.parameters}])
     known = None if labels is None else labels.to(target.mean.device)[None]
     along = given_statistics(target, attacker.threat.statistics, statistics)
