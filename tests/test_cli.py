@@ -812,6 +812,15 @@ def test_what_moved_is_refused_with_its_new_name(here: Path) -> None:
         assert "dosimeter captured" in err
 
 
+def test_victims_may_be_picked_by_their_gradients(here: Path) -> None:
+    code, out, err = call(*QUICK, "--pick", "largest-gradient", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["settings"]["pick"] == "largest-gradient of 256"
+    assert len(found["ids"]) == 2
+    assert found["ids"] != json.loads(call(*QUICK, "--pick", "smallest-gradient", "--json")[1])["ids"]
+
+
 def test_victims_may_be_named(here: Path) -> None:
     code, out, err = call(*QUICK, "--indices", "5+6+7+8", "--batch", "2", "--json")
     assert code == 0, err
@@ -822,6 +831,7 @@ def test_victims_may_be_named(here: Path) -> None:
         (("--indices", "5+x"), "expects a whole number"),
         (("--indices", "5+5"), "more than once"),
         (("--indices", "5+6", "--distinct"), "leave one out"),
+        (("--indices", "5+6", "--pick", "largest-gradient"), "leave one out"),
     ):
         code, _, err = call(*QUICK, *words)
         assert code == 2

@@ -22,6 +22,7 @@ from dosimeter.auditing import (
     part,
     perform,
 )
+from dosimeter.auditing.choosing import POOL, by_gradient
 from dosimeter.cli import options
 from dosimeter.cli.config import given, write_config
 from dosimeter.cli.console import err, out
@@ -95,14 +96,26 @@ def _audit(asked: options.Audit, *, whole: bool) -> tuple[Task, Audit]:
         resources=resources_of(asked),
         names=task.names | {"split": asked.split},
     )
-    return task, audit
+    return task, audit if asked.pick is options.Pick.random else _chosen(asked, task, audit)
+
+
+def _chosen(asked: options.Audit, task: Task, audit: Audit) -> Audit:
+    """The audit with victims whose gradients are largest or smallest, by the auditor's choice, which records say."""
+    if asked.indices is not None:
+        raise SettingError(f"--indices says which images, and --pick {asked.pick.value} chooses them; leave one out.")
+    most = max(asked.victims, min(POOL, task.dataset.count(asked.split) // asked.batch))
+    pool = pick(replace(asked, victims=most), task.dataset)
+    largest = asked.pick is options.Pick.largest
+    victims = by_gradient(replace(audit, victims=pool), asked.victims, largest=largest)
+    return replace(audit, victims=victims, names={**audit.names, "pick": f"{asked.pick.value} of {most}"})
 
 
 def _plan(task: Task, audit: Audit) -> Table:
     """What would run, with an estimate from a few steps actually taken."""
     guess = estimate(audit)
     rows = {"work": _work(guess), "time": _time(guess), "memory": _memory(guess["bytes"])}
-    return planned(_what(task, audit, repr(audit.attack)) | rows)
+    picked = {"picked": guess["picked"]} if guess["picked"] else {}
+    return planned(_what(task, audit, repr(audit.attack)) | picked | rows)
 
 
 def _plan_panel(task: Task, audit: Audit, steps: Steps) -> Table:

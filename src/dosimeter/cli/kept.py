@@ -30,7 +30,18 @@ from dosimeter.reports.survey import cell
 from dosimeter.types import Shape
 
 OF_KEPT = ("at", "most", "shape", "shadows", "truth", "pool")
-ALONE = ("victims", "indices", "distinct", "server", "rounds", "same_client", "weights", "explain", "average_orders")
+ALONE = (
+    "victims",
+    "indices",
+    "distinct",
+    "pick",
+    "server",
+    "rounds",
+    "same_client",
+    "weights",
+    "explain",
+    "average_orders",
+)
 """Options of an audit without a meaning here."""
 GUESSED = ("guess_local_steps", "guess_local_lr")
 

@@ -43,6 +43,10 @@ class Norm(StrEnum):
     running, batch, sent = "running", "batch", "sent"
 
 
+class Pick(StrEnum):
+    random, largest, smallest = "random", "largest-gradient", "smallest-gradient"
+
+
 class Kind(StrEnum):
     models, data, attacks, defenses = "models", "data", "attacks", "defenses"
     steps, servers, protocols, studies = "steps", "servers", "protocols", "studies"
@@ -194,6 +198,7 @@ class Audit(Planned, Machine, Scores, Search, Federation, Victims, Task):
     """Attack a model's updates and report what could be read out of them."""
 
     server: str = _of(_how("A server that changes the model: permuted-rows, first-layer+separate-weights."), "honest")
+    pick: Pick = _of(_whom("Victims at random, or those of 256 updates with the largest gradients."), Pick.random)
     rounds: int = _of(_whom("Updates of the same batch that the server sees."), 1)
     same_client: int = _of(_whom("Victims in a row that are updates of one client."), 1)
     fail_above: str | None = _of(
