@@ -44,7 +44,9 @@ def test_the_default_space_is_what_an_attack_has_and_leaves_open() -> None:
     assert list(axes) == ["lr", "decay", "weights", "ramp", "restarts"]
     assert axes["lr"] == Span(0.05, 2.0, log=True)
     assert axes["weights"] == Choice(("equal", "exponential", "by-layer"))
-    assert list(space_of("default", [], "ig").axes) == ["lr", "tv", "decay", "restarts"]
+    ig = space_of("default", [], "ig").axes
+    assert list(ig) == ["lr", "tv", "decay", "restarts"]
+    assert ig["tv"] == Span(1e-5, 1.0, log=True)
 
 
 def test_words_are_ranges_or_values() -> None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from dosimeter import spec
-from dosimeter.attacks import presets
+from dosimeter.attacks import AUTO, presets
+from dosimeter.attacks.search.weights import Balanced
 from dosimeter.errors import SettingError, unknown
 
 Value = float | int | str
@@ -193,6 +194,7 @@ def _default(kind: str, held: Mapping[str, Any]) -> dict[str, Axis]:
         if key not in parameters or key in held:
             continue
         usual, hint = parameters[key].default, hints[key]
+        usual = Balanced.most if usual == AUTO else usual
         if get_origin(hint) is Literal:
             axes[key] = Choice(get_args(hint))
         elif key == "restarts":
