@@ -2,7 +2,7 @@
 
 Four ways, chosen by trying them on the first candidate; all give the same numbers:
 
-    chain      straight networks by hand, without autograd (see `chain`)
+    chain      straight and residual networks by hand, without autograd (see `chain`)
     tape       one pass for all images of any network, gradients never written out (see `tape` and `contract`)
     vmap       `torch.func` over candidates, for models with layers that the tape does not know and for local training
     one by one for models that vmap cannot take, such as those that branch on their data
@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from dosimeter.engine.chain import Chain, NotStraight
+from dosimeter.engine.chain import Chain
 from dosimeter.engine.contract import Contraction, Vectors, entry_losses
 from dosimeter.engine.layers import Part, Vector
 from dosimeter.engine.memory import TRIED
 from dosimeter.engine.parts import InParts
+from dosimeter.engine.reading import NotStraight
 from dosimeter.engine.tape import Tape
 from dosimeter.engine.threads import twice_differentiable
 from dosimeter.errors import ModelError
@@ -139,9 +140,7 @@ class Matcher:
         """Which tensor goes which way and why; after the first call."""
         if self._chain is not None:
             forms = self._chain.forms
-            return [
-                Explanation(name, forms.get(name, "vector"), "a straight network, by hand") for name in self._parameters
-            ]
+            return [Explanation(name, forms.get(name, "vector"), "common layers, by hand") for name in self._parameters]
         if self._tape is None:
             return [Explanation(name, self.way or "not decided yet", self.why) for name in self._parameters]
         forms = {name: c.form for name, c in self._contractions.items()} | dict.fromkeys(self._tape.idle, "zero")

@@ -18,6 +18,7 @@ class Matrix:
         bias: (O,) or None.
         window: the convolution's geometry, None for a linear layer.
         observed: (V, O, I) in the weight's order, and (V, O) of the bias.
+        positions: of one candidate, all images together.
     """
 
     def __init__(
@@ -29,10 +30,12 @@ class Matrix:
         observed: list[Tensor],
         *,
         batch: int,
+        positions: int,
         dense: bool,
         memory: Memory,
     ) -> None:
         self.names, self.batch, self.window, self.memory = names, batch, window, memory
+        self.positions = positions
         self.outputs, self.weight = len(weight), weight
         self.form = "dense" if dense else "Gram"
         self._hold(bias, observed)
@@ -78,6 +81,8 @@ class Matrix:
         if self.window.kernel == (height, width) and not any(self.window.padding):
             return a.reshape(n, 1, -1)
         self.output = self.window.output(height, width)
+        if self.window.every_pixel():
+            return a.reshape(n, height * width, channels)
         up, left = self.window.padding
         if up or left:
             padded = self.memory((self, key, "padded"), (n, height + 2 * up, width + 2 * left, channels), a)
@@ -107,7 +112,7 @@ class Matrix:
 
     def _images(self, rows: Tensor, key: str) -> Tensor:
         """The adjoint of `_rows`; each pass has memory of its own, since layers below keep what came back to them."""
-        if self.window is None or rows.shape[1] == 1:
+        if self.window is None or rows.shape[1] == 1 or self.window.every_pixel():
             kept = self.memory((self, "images", key), tuple(self.shape), rows)
             return kept.copy_(rows.view(self.shape))
         n, height, width, channels = self.shape

@@ -22,6 +22,10 @@ class Window(NamedTuple):
         """Pixels from a window's first to its last."""
         return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
+    def every_pixel(self) -> bool:
+        """Whether the windows are the pixels themselves."""
+        return self.kernel == self.stride == (1, 1) and not any(self.padding)
+
     def output(self, height: int, width: int) -> tuple[int, int]:
         """Windows along each side of an image."""
         rows, columns = (

@@ -1,0 +1,281 @@
+"""Convolutions of 3x3 by Winograd's algorithm: 36 products for every 4x4 outputs, where windows take 144.
+
+F(4x4, 3x3) of Lavin and Gray (arXiv:1509.09308). A tile of 6x6 inputs, a kernel and a tile of 4x4 outputs all have a
+linear map to 36 places, and there a convolution is one matrix product a place:
+
+    z = A^T [ (G w G^T) . (B^T a B) ] A
+
+Every map is a product with a constant matrix. The adjoint runs the same maps backwards, so that what comes back to the
+outputs is brought to the 36 places once, for the inputs' slope and for the kernel's gradient, which is
+
+    g = G^T [ sum over tiles of (A d A^T) (B^T a B)^T ] G
+
+*Deviations*: the maps have entries from 1/24 to 8, which costs about one digit of precision, in float64 as in float32.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dosimeter.engine.low import Low
+from dosimeter.engine.ops import Memory, Small
+from dosimeter.engine.patches import Window, add_windows, copy_windows
+
+LEAST = 32
+"""Channels in and out from which the maps to the 36 places cost less than they save."""
+
+FEW = 4
+"""Tiles of a candidate below which reading a weight at 36 places costs more than products with all windows."""
+
+SIDE, SPAN, PLACES = 4, 6, 36
+"""Outputs and inputs along the side of a tile, and the products it takes."""
+
+
+class Maps(NamedTuple):
+    """The constant matrices, both sides of a tile at once."""
+
+    inputs: Tensor  # (36, 36)
+    kernel: Tensor  # (36, 9)
+    outputs: Tensor  # (16, 36)
+
+
+@cache
+def maps(dtype: torch.dtype, device: torch.device) -> Maps:
+    """Of tiles (6, 6), kernels (3, 3) and outputs (4, 4), each flattened."""
+    b = [[4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0]]
+    b += [[0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1]]
+    g = [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]  # times 24
+    a = [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]]
+    found = [torch.tensor(m, dtype=torch.float64) for m in (b, g, a)]
+    found[1] /= 24
+    return Maps(*(torch.kron(m, m).to(device, dtype) for m in found))
+
+
+class Tiles:
+    """Images (n, H, W, C) to the 36 places and back, in memory that is used again."""
+
+    def __init__(self, window: Window, maps: Maps, memory: Memory) -> None:
+        self.window, self.maps, self.memory = window, maps, memory
+
+    def begin(self, shape: torch.Size) -> None:
+        self.images, self.height, self.width = shape[:3]
+        self.output = self.window.output(self.height, self.width)
+        self.down, self.right = (-(-side // SIDE) for side in self.output)
+
+    def spread(self, a: Tensor, key: str) -> Tensor:
+        """B^T a B of all tiles, (36, n tiles, C)."""
+        n, channels = self.images, a.shape[3]
+        up, left = self.window.padding
+        high, wide = SIDE * self.down + 2, SIDE * self.right + 2
+        border = ("border", up, left, self.height, self.width)  # same for all layers of this size; stays zero
+        self.padded = padded = self.memory((*border, channels), (n, high, wide, channels), a)
+        padded[:, up : up + self.height, left : left + self.width] = a
+        image, row, pixel, _ = padded.stride()
+        shape = (SPAN, SPAN, n, self.down, self.right, channels)
+        view = padded.as_strided(shape, (row, pixel, image, SIDE * row, SIDE * pixel, 1))
+        copied = self.memory.scratch("tiles", shape, a).copy_(view)
+        full = (PLACES, n * self.down * self.right, channels)
+        spread = self.memory((self, key), full, a) if key == "a" else self.memory.scratch("spread", full, a)
+        torch.mm(self.maps.inputs, copied.view(PLACES, -1), out=spread.view(PLACES, -1))
+        return spread
+
+    def gather(self, places: Tensor, key: str) -> Tensor:
+        """A^T z A of (36, n tiles, O), the outputs (n, H, W, O)."""
+        n, channels = self.images, places.shape[2]
+        tiles = self.memory.scratch("tiles", (SIDE, SIDE, n, self.down, self.right, channels), places)
+        torch.mm(self.maps.outputs, places.view(PLACES, -1), out=tiles.view(SIDE * SIDE, -1))
+        full = self.memory((self, key), (n, SIDE * self.down, SIDE * self.right, channels), places)
+        full.view(n, self.down, SIDE, self.right, SIDE, channels).copy_(tiles.permute(2, 3, 0, 4, 1, 5))
+        return full[:, : self.output[0], : self.output[1]]
+
+    def spread_back(self, back: Tensor, key: str) -> Tensor:
+        """The adjoint of `gather`: A d A^T of all tiles, (36, n tiles, O)."""
+        n, channels = self.images, back.shape[3]
+        high, wide = SIDE * self.down, SIDE * self.right
+        if tuple(self.output) != (high, wide):
+            padded = self.memory((self, "outputs padded"), (n, high, wide, channels), back)
+            padded[:, : self.output[0], : self.output[1]] = back
+            back = padded
+        shape = (SIDE, SIDE, n, self.down, self.right, channels)
+        image, row, pixel, step = back.stride()
+        view = back.as_strided(shape, (row, pixel, image, SIDE * row, SIDE * pixel, step), back.storage_offset())
+        copied = self.memory.scratch("tiles", shape, back).copy_(view)
+        full = (PLACES, n * self.down * self.right, channels)
+        spread = self.memory((self, key), full, back) if key == "d" else self.memory.scratch("spread", full, back)
+        torch.mm(self.maps.outputs.t(), copied.view(SIDE * SIDE, -1), out=spread.view(PLACES, -1))
+        return spread
+
+    def gather_back(self, places: Tensor, key: str) -> Tensor:
+        """The adjoint of `spread`: (36, n tiles, C) to images (n, H, W, C), overlapping tiles added."""
+        n, down, right, channels = self.images, self.down, self.right, places.shape[2]
+        tiles = self.memory.scratch("tiles", (SPAN, SPAN, n, down, right, channels), places)
+        torch.mm(self.maps.inputs.t(), places.view(PLACES, -1), out=tiles.view(PLACES, -1))
+        tiles = tiles.permute(2, 3, 0, 4, 1, 5)  # (n, down, 6, right, 6, C)
+        whole = self.memory((self, key), (n, SIDE * (down + 1), SIDE * (right + 1), channels), places)
+        blocks = whole.view(n, down + 1, SIDE, right + 1, SIDE, channels)
+        blocks[:, down].zero_()
+        blocks[:, :, :, right].zero_()
+        over = SPAN - SIDE
+        blocks[:, :down, :, :right] = tiles[:, :, :SIDE, :, :SIDE]
+        blocks[:, 1:, :over, :right].add_(tiles[:, :, SIDE:, :, :SIDE])
+        blocks[:, :down, :, 1:, :over].add_(tiles[:, :, :SIDE, :, SIDE:])
+        blocks[:, 1:, :over, 1:, :over].add_(tiles[:, :, SIDE:, :, SIDE:])
+        self.whole = whole
+        up, left = self.window.padding
+        return whole[:, up : up + self.height, left : left + self.width]
+
+    def add_windows(self, rows: Tensor) -> None:
+        """Add windows (n, positions, 9 C) to what `gather_back` gave last."""
+        channels, wide = self.whole.shape[3], self.width + 2 * self.window.padding[1]
+        bands = self.memory.scratch("bands", (self.images, self.output[0], 3, wide, channels), rows)
+        add_windows(self.whole, self.window, self.output, rows, bands.zero_())
+
+
+class Winograd:
+    """A convolution of 3x3 and stride 1; every victim's own products at the 36 places, or from few positions.
+
+    Args:
+        weight: (O, C, 3, 3).
+        observed: (V, O, C, 3, 3) of the weight, and (V, O) of the bias.
+        dense: write gradients out, (C, O) at every place, instead of comparing them by their positions.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        window: Window,
+        names: tuple[str, ...],
+        observed: list[Tensor],
+        *,
+        batch: int,
+        positions: int,
+        dense: bool,
+        memory: Memory,
+    ) -> None:
+        self.names, self.batch, self.window, self.memory = names, batch, window, memory
+        self.maps = maps(weight.dtype, weight.device)
+        self.tiles = Tiles(window, self.maps, memory)
+        self.outputs, self.channels = weight.shape[:2]
+        rows = weight.permute(2, 3, 1, 0).reshape(9, -1)
+        self.weight = torch.mm(self.maps.kernel, rows).view(PLACES, self.channels, self.outputs)
+        self.bias = bias
+        self.vector = None if bias is None else Small(observed[1])
+        self.low: Low | None = None
+        if dense:
+            self.seen = observed[0].permute(3, 4, 0, 2, 1).flatten(0, 1).contiguous()  # (9, V, C, O)
+        else:
+            self.low = Low(observed[0].permute(0, 1, 3, 4, 2).flatten(2), positions, memory)
+        self.form = "dense, Winograd" if self.low is None else f"{self.low.form}, Winograd"
+
+    @staticmethod
+    def fits(weight: Tensor, window: Window, output: tuple[int, int], batch: int) -> bool:
+        """3x3 of stride 1 with many channels, and tiles enough to be worth reading the weight at 36 places."""
+        plain = window.kernel == (3, 3) and window.stride == (1, 1) == window.dilation
+        tiles = -(-output[0] // SIDE) * -(-output[1] // SIDE)
+        full = output[0] * output[1] >= SIDE * SIDE * tiles // 2  # no more than half of the outputs are thrown away
+        return plain and full and min(weight.shape[:2]) >= LEAST and batch * tiles >= FEW
+
+    def take(self, owner: Tensor) -> None:
+        if self.vector is not None:
+            self.vector.take(owner)
+        if self.low is not None:
+            self.low.take(owner)
+            return
+        same = len(owner) == self.seen.shape[1] and bool((owner == torch.arange(len(owner), device=owner.device)).all())
+        self.mine = self.seen if same else self.seen[:, owner]
+
+    def forward(self, a: Tensor) -> Tensor:
+        self.tiles.begin(a.shape)
+        self.a = self.tiles.spread(a, "a")
+        if self.low is not None:
+            self.windows = self.memory((self, "windows"), self._rows(), a)
+            copy_windows(self.tiles.padded, self.window, self.tiles.output, self.windows)
+        z = self.tiles.gather(torch.bmm(self.a, self.weight, out=self._places(self.outputs)), "z")
+        return z if self.bias is None else z.add_(self.bias)
+
+    def _places(self, channels: int) -> Tensor:
+        """Memory for (36, n tiles, channels)."""
+        return self.memory.scratch("places", (PLACES, self.a.shape[1], channels), self.a)
+
+    def _rows(self) -> tuple[int, int, int]:
+        return self.tiles.images, self.tiles.output[0] * self.tiles.output[1], 9 * self.channels
+
+    def _each(self, places: Tensor) -> Tensor:
+        """(36 N, tiles of a candidate, channels)"""
+        return places.view(PLACES * (self.tiles.images // self.batch), -1, places.shape[2])
+
+    def _candidates(self, rows: Tensor) -> Tensor:
+        """(N, positions of a candidate, channels)"""
+        return rows.reshape(self.tiles.images // self.batch, -1, rows.shape[-1])
+
+    def backward(self, back: Tensor, *, needed: bool) -> Tensor | None:
+        self.back = back
+        self.d = self.tiles.spread_back(back, "d")
+        if not needed:
+            return None
+        rows = torch.bmm(self.d, self.weight.transpose(1, 2), out=self._places(self.channels))
+        return self.tiles.gather_back(rows, "backward")
+
+    def products(self) -> list[tuple[Tensor, Tensor]]:
+        if self.low is not None:
+            found = [self.low.products(self._candidates(self.windows), self._candidates(self.back))]
+        else:
+            found = [self._written_out()]
+        if self.vector is not None:
+            found.append(self.vector.products(self._candidates(self.back).sum(1)))
+        return found
+
+    def _written_out(self) -> tuple[Tensor, Tensor]:
+        a, d = self._each(self.a), self._each(self.d)
+        full = (len(a), self.channels, self.outputs)
+        places = torch.bmm(a.transpose(1, 2), d, out=self.memory.scratch("gradients", full, a))
+        self.g = self.memory((self, "g"), (9, len(a) // PLACES, self.channels, self.outputs), a)
+        torch.mm(self.maps.kernel.t(), places.view(PLACES, -1), out=self.g.view(9, -1))
+        squared = torch.linalg.vector_norm(self.g.flatten(2), dim=2).square().sum(0)
+        self.v = self.memory.scratch("v", tuple(self.g.shape), a)
+        return torch.mul(self.g, self.mine, out=self.v).flatten(2).sum(2).sum(0), squared
+
+    def turn(self, slopes: list[tuple[Tensor, Tensor]]) -> None:
+        cross, squared = slopes[0]
+        self.vb = None if self.vector is None else self.vector.turn(slopes[1])
+        if self.low is not None:
+            self.low.turn(cross, squared)
+            return
+        v = self.memory.scratch("v", tuple(self.g.shape), self.g)
+        torch.mul(self.mine, cross[:, None, None], out=v).addcmul_(self.g, 2 * squared[:, None, None])
+        full = (PLACES * self.g.shape[1], self.channels, self.outputs)
+        self.v = self.memory((self, "v"), full, v)
+        torch.mm(self.maps.kernel, v.view(9, -1), out=self.v.view(PLACES, -1))
+
+    def tangent(self, da: Tensor | None) -> Tensor | None:
+        places = self._places(self.outputs)
+        if self.low is None:
+            torch.bmm(self._each(self.a), self.v, out=self._each(places))
+            if da is not None:
+                places.baddbmm_(self.tiles.spread(da, "da"), self.weight)
+            dz = self.tiles.gather(places, "dz")
+        else:
+            own = self.memory((self, "own"), (*self.windows.shape[:2], self.outputs), self.a)
+            self.low.tangent(self._candidates(own))
+            dz = own.view(-1, *self.tiles.output, self.outputs)
+            if da is not None:
+                torch.bmm(self.tiles.spread(da, "da"), self.weight, out=places)
+                dz.add_(self.tiles.gather(places, "dz"))
+        if self.vb is not None:
+            dz.add_(self.vb.repeat_interleave(self.batch, 0)[:, None, None])
+        return dz
+
+    def returning(self, back: Tensor) -> Tensor:
+        places = self._places(self.channels)
+        torch.bmm(self.tiles.spread_back(back, "returned"), self.weight.transpose(1, 2), out=places)
+        if self.low is None:
+            self._each(places).baddbmm_(self._each(self.d), self.v.transpose(1, 2))
+            return self.tiles.gather_back(places, "returning")
+        images = self.tiles.gather_back(places, "returning")
+        rows = self.memory.scratch("rows", self._rows(), back)
+        self.low.returning(self._candidates(rows), add=False)
+        self.tiles.add_windows(rows)
+        return images
