@@ -48,7 +48,7 @@ def test_explain_names_the_form_of_every_tensor() -> None:
     assert "native kernels" in why["2.weight"]
 
 
-def test_a_straight_network_is_run_by_hand_and_one_with_a_link_is_not() -> None:
+def test_straight_and_linked_networks_are_run_by_hand_and_one_of_other_layers_is_not() -> None:
     torch.manual_seed(0)
     straight = make(nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES)), (2, 6, 6))
     check(straight, None, taken=("chain",))
@@ -58,7 +58,8 @@ def test_a_straight_network_is_run_by_hand_and_one_with_a_link_is_not() -> None:
         conv=nn.Conv2d(2, 2, 3, padding=1),
         last=nn.Linear(72, CLASSES),
     )
-    case = make(linked, (2, 6, 6))
+    check(make(linked, (2, 6, 6)), None, taken=("chain",))
+    case = make(nn.Sequential(nn.Conv2d(2, 4, 3), nn.Softplus(), nn.Flatten(), nn.Linear(64, CLASSES)), (2, 6, 6))
     check(case, None, taken=("tape",))
     with pytest.raises(ModelError, match="'chain' does not work for this model"):
         engine.Matcher(case.target, case.observed, way="chain")(case.images, case.labels, case.owner)

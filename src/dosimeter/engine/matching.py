@@ -8,6 +8,7 @@ Four ways, chosen by trying them on the first candidate; all give the same numbe
     one by one for models that vmap cannot take, such as those that branch on their data
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -31,6 +32,9 @@ from dosimeter.trees import flat, rows, squared_norms
 from dosimeter.types import Gradient, Secrets, Statistics, Target, Way
 
 Compare = Callable[[Tensor, Tensor], Tensor]
+
+JUMPS = 20.0
+"""How many times as far as by rounding slopes may be apart in float32 before a look in float64 is not worth it."""
 
 
 class Products(NamedTuple):
@@ -206,7 +210,7 @@ class Matcher:
         for way, set_up in ways:
             if self._forced not in (None, way):
                 continue
-            reason = self._try(set_up, x, y, alone)
+            reason = self._try(set_up, x, y, alone, closely=way != "chain" or x.dtype != torch.float32)
             if reason is None:
                 self.way, self.why = way, "; ".join(reasons)
                 return
@@ -244,15 +248,34 @@ class Matcher:
         x: Tensor,
         y: Tensor,
         alone: tuple[Products, Tensor],
+        *,
+        closely: bool,
     ) -> str | None:
-        """Set a way up and compare it with the plain one; the reason where it cannot be used."""
+        """Set a way up and compare it with the plain one; the reason where it cannot be used.
+
+        Other roundings let an activation near its kink fall on the other side, and slopes jump there. Unless it is to
+        be compared closely, a way whose slopes alone are apart, and not far, is therefore judged in float64.
+        """
         try:
             found = self._slope(set_up(x, y), x)
         except NotStraight as reason:
             return str(reason)
         except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
             return _first_line(error)
-        return None if _agree(found, alone) else "gives other numbers than autograd"
+        if _agree(found, alone) or (not closely and _agree(found, alone, jumps=JUMPS) and self._holds_in_double(x, y)):
+            return None
+        return "gives other numbers than autograd"
+
+    def _holds_in_double(self, x: Tensor, y: Tensor) -> bool:
+        """Whether the chain of this model gives autograd's numbers in float64, on the first victim."""
+        model = copy.deepcopy(self._target.model).double()
+        target = replace(self._target, model=model, mean=self._target.mean.double(), std=self._target.std.double())
+        twin = Matcher(target, {name: o[:1].double() for name, o in self._observed.items()}, way="chain")
+        try:
+            twin(x.double(), y, torch.zeros(len(x), dtype=torch.long, device=x.device))
+        except (ModelError, RuntimeError):  # such as a model with constants in float32
+            return False
+        return True
 
     def _set_chain(self, x: Tensor, labels: Tensor, y: Tensor, first: Tensor) -> Callable[[Tensor], Products]:
         if self._exact:
@@ -364,14 +387,17 @@ def _columns(values: list[Tensor]) -> Tensor:
     return torch.cat([v.unsqueeze(1) if v.ndim == 1 else v for v in values], 1)
 
 
-def _agree(one: tuple[Products, Tensor], other: tuple[Products, Tensor]) -> bool:
-    """Equal but for rounding: every tensor's products on their own scale, down to a floor of all tensors' scale."""
+def _agree(one: tuple[Products, Tensor], other: tuple[Products, Tensor], jumps: float = 1.0) -> bool:
+    """Equal but for rounding: every tensor's products on their own scale, down to a floor of all tensors' scale.
+
+    The slopes may be so many times as far apart.
+    """
     single = one[1].dtype == torch.float32
     share, floor = (1e-2, 1e-6) if single else (1e-6, 1e-12)
     pairs = [(one[0].cross, other[0].cross), (one[0].simulated, other[0].simulated)]
     pairs.append((one[1].flatten(1).t(), other[1].flatten(1).t()))  # the slope, one candidate a column
-    for a, b in pairs:
-        allowed = share * b.abs().amax(0) + floor * b.abs().max()
+    for (a, b), times in zip(pairs, (1.0, 1.0, jumps), strict=True):
+        allowed = times * (share * b.abs().amax(0) + floor * b.abs().max())
         if not bool(((a - b).abs().amax(0) <= allowed).all()):
             return False
     return True

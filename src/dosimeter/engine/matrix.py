@@ -78,11 +78,9 @@ class Matrix:
         if self.window is None:
             return a.unsqueeze(1)
         n, height, width, channels = a.shape
-        if self.window.kernel == (height, width) and not any(self.window.padding):
-            return a.reshape(n, 1, -1)
         self.output = self.window.output(height, width)
-        if self.window.every_pixel():
-            return a.reshape(n, height * width, channels)
+        if self.window.as_it_is(height, width):
+            return a.reshape(n, self.output[0] * self.output[1], -1)
         up, left = self.window.padding
         if up or left:
             padded = self.memory((self, key, "padded"), (n, height + 2 * up, width + 2 * left, channels), a)
@@ -112,7 +110,7 @@ class Matrix:
 
     def _images(self, rows: Tensor, key: str) -> Tensor:
         """The adjoint of `_rows`; each pass has memory of its own, since layers below keep what came back to them."""
-        if self.window is None or rows.shape[1] == 1 or self.window.every_pixel():
+        if self.window is None or self.window.as_it_is(*self.shape[1:3]):
             kept = self.memory((self, "images", key), tuple(self.shape), rows)
             return kept.copy_(rows.view(self.shape))
         n, height, width, channels = self.shape

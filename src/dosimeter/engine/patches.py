@@ -22,9 +22,9 @@ class Window(NamedTuple):
         """Pixels from a window's first to its last."""
         return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
-    def every_pixel(self) -> bool:
-        """Whether the windows are the pixels themselves."""
-        return self.kernel == self.stride == (1, 1) and not any(self.padding)
+    def as_it_is(self, height: int, width: int) -> bool:
+        """Whether an image's windows are its numbers in their order: each a pixel, or one of them all of the image."""
+        return not any(self.padding) and (self.kernel == self.stride == (1, 1) or self.kernel == (height, width))
 
     def output(self, height: int, width: int) -> tuple[int, int]:
         """Windows along each side of an image."""

@@ -7,13 +7,17 @@ waits, and OpenMP waits by spinning, which took a peer on the same cores down to
 """
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor, nn
 
+from dosimeter.engine.contract import cheaper_dense
 from dosimeter.engine.memory import TRIED, training
+from dosimeter.engine.winograd import PLACES, Winograd
 from dosimeter.errors import SettingError
-from dosimeter.networks import activations
+from dosimeter.networks import Call, is_leaf, watch
 from dosimeter.types import Measured, Target
 
 DEFAULT_BUDGET = 4 * 2**30  # bytes
@@ -49,10 +53,11 @@ def plan(
 ) -> Plan:
     """Cut victims into tiles for the workers, by default one a core.
 
-    A candidate holds its activations about twelve times over both passes, windows of convolutions included. An
-    observation is held as seen and, but for the matrices of linear layers under a single image, once more in the order
-    in which it is compared. Of local training see `training`. Restarts that do not fit run in turn, and so do the
-    images of a batch of which one candidate does not fit; gradients are written out then.
+    A candidate holds its activations about twelve times over both passes, windows of convolutions included, and the
+    gradients of layers that are written out (see `written_out`). An observation is held as seen and, but for the
+    matrices of linear layers under a single image, once more in the order in which it is compared. Of local training
+    see `training`. Restarts that do not fit run in turn, and so do the images of a batch of which one candidate does
+    not fit; gradients are written out then.
 
     Args:
         restarts: searches of a victim.
@@ -67,15 +72,17 @@ def plan(
     weights = sum(p.numel() for p in target.parameters.values())
     images = torch.zeros(2, *target.shape).to(target.mean)  # batch norm with the statistics of its batch refuses one
     with torch.no_grad():
-        image = activations(target.model, lambda: target.model(images)) // len(images)
+        calls = watch(target.model, lambda: target.model(images), is_leaf)
+    image = sum(call.output.numel() for call in calls if isinstance(call.output, Tensor)) // len(images)
+    own, shared = (0, 0) if target.step else written_out(calls, batch)
     active = batch * image
     once = sum(p.numel() for p in target.parameters.values() if p.ndim == 2 and batch == 1 and not target.step)
-    step, stretch, least = passes * (12 * active + (4 * weights if target.step else 0)), None, 1
+    step, stretch, least = passes * (12 * active + own + (4 * weights if target.step else 0)), None, 1
     if isinstance(target.step, Measured):
         room, least = budget // size - 2 * weights, TRIED
         at_once = max(least, candidates * (restarts if together else 1))
         step, stretch = training(target, target.step.holds(batch), weights, passes, room // at_once)
-    one, held = size * candidates * (step + extra), size * (2 * weights - once)
+    one, held = size * candidates * (step + extra), size * (2 * weights - once + shared)
     part = None
     if divisible and one + held > budget:
         part = min(batch, max(1, budget // (2 * size * 12 * image)))
@@ -106,3 +113,22 @@ def plan(
     tile = -(-victims // (-(-tiles // cores) * cores))  # as many rounds as are needed, all workers busy in each
     at_once = min(cores, -(-victims // tile))
     return Plan(tile, at_once, at_once * max(tile * each, round(most)), restarts, stretch, part)
+
+
+def written_out(calls: Sequence[Call], batch: int) -> tuple[int, int]:
+    """Numbers that convolutions take beside activations: a candidate's own, and weights that a tile has once.
+
+    Where gradients are written out there is one and what the match makes of it, with Winograd's algorithm at 36 places
+    instead of 9, to which the weight is brought too.
+    """
+    own = shared = 0
+    for call in calls:
+        layer, output = call.layer, call.output
+        if not isinstance(layer, nn.Conv2d) or not isinstance(output, Tensor) or output.ndim != 4:
+            continue
+        down, right = int(output.shape[2]), int(output.shape[3])
+        places = layer.in_channels * layer.out_channels * PLACES if Winograd.suits(layer, (down, right), batch) else 0
+        shared += places
+        if cheaper_dense(batch * down * right, layer.weight[0].numel(), len(layer.weight)):
+            own += layer.weight.numel() + max(places, layer.weight.numel())
+    return own, shared
