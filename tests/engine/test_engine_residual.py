@@ -14,6 +14,7 @@ from dosimeter.engine import Matcher, winograd
 from dosimeter.engine.chain import Chain
 from dosimeter.engine.ops import Memory, ReLU
 from dosimeter.engine.patches import Window
+from dosimeter.engine.tiles import Tiles, maps
 from engine.test_engine_oracle import CLASSES, SEEN, Case, check, make
 
 SHAPE = (2, 9, 9)
@@ -117,7 +118,7 @@ def test_the_residual_networks_of_the_catalogue_run_by_hand(depth: int, seen: st
 def test_maps_of_tiles_are_convolutions_and_adjoint(side: int, padding: int) -> None:
     window = Window((3, 3), (1, 1), (padding, padding), (1, 1))
     memory = Memory()
-    tiles = winograd.Tiles(window, winograd.maps(torch.float64, torch.device("cpu")), memory)
+    tiles = Tiles(window, maps(torch.float64, torch.device("cpu")), memory)
     x = torch.randn(2, side, side + 1, 3, dtype=torch.float64)
     weight = torch.randn(5, 3, 3, 3, dtype=torch.float64)
     tiles.begin(x.shape)

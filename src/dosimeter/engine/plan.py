@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from dosimeter.engine.contract import cheaper_dense
 from dosimeter.engine.memory import TRIED, training
-from dosimeter.engine.winograd import PLACES, Winograd
+from dosimeter.engine.tiles import PLACES
+from dosimeter.engine.winograd import Winograd
 from dosimeter.errors import SettingError
 from dosimeter.networks import Call, is_leaf, watch
 from dosimeter.types import Measured, Target
