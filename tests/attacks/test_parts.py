@@ -159,6 +159,7 @@ def test_presets_equal_the_printed_settings_and_cite_their_paper() -> None:
     papers = {
         "analytic": "Inverting Gradients",
         "features": "Inverting Gradients",
+        "deep": "our own",
         "ig": "Inverting Gradients",
         "dlg": "Deep Leakage",
         "idlg": "iDLG",

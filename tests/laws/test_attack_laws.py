@@ -28,6 +28,7 @@ class Case(NamedTuple):
 
     attack: Attack
     defense: defenses.Defense = defenses.NoDefense()
+    model: str = "lenet"  # on which it can be watched
 
 
 CASES = {
@@ -48,6 +49,7 @@ CASES = {
     "analytic": Case(presets.analytic()),
     "eliminate": Case(presets.eliminate(), defenses.Precode(k=16)),
     "features": Case(presets.features()),
+    "deep": Case(presets.deep(), model="cnn"),
     "recover-key": Case(
         presets.recover_key(steps=150, distance="cosine", tv=1e-4), defenses.KeyLock(key=64, share="lock")
     ),
@@ -72,12 +74,13 @@ REASONS = {
     ("leave-out", "mlp"): FIRST,
     ("leave-out", "mlp-no-bias"): FIRST,
     ("features", "cnn"): "64 features of one layer do not determine 1,024 pixels",
-} | {(name, "vit"): VIT for name in CASES if name not in ("analytic", "eliminate")}
+} | {(name, "vit"): VIT for name in CASES if name not in ("analytic", "eliminate", "deep")}
 """(attack, model): why it does not have to be better there."""
 
 REFUSED = {
     ("eliminate", "vit"): "layers in a row",
     ("features", "mlp-no-bias"): "with a bias",
+    **{("deep", model): "No convolution" for model in ("mlp", "mlp-no-bias", "lenet", "vit")},
     ("recover-key", "mlp"): "locks a convolution",
     ("recover-key", "mlp-no-bias"): "locks a convolution",
 }
@@ -147,7 +150,7 @@ ENDED = CASES | {
 def test_every_attack_ends_as_soon_as_its_watch_says_so(name: str, at: int) -> None:
     """At its third word too, which is within the work on its first victim for all but those that take a moment."""
     case, some = ENDED[name], victims(3 if name == "labels" else 1)
-    job = Job(Audit(model=built("lenet"), victims=some, attack=case.attack, defense=case.defense))
+    job = Job(Audit(model=built(case.model), victims=some, attack=case.attack, defense=case.defense))
     calls = 0
 
     def watch(*, done: int, total: int, match: float, active: int) -> None:

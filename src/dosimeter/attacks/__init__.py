@@ -35,6 +35,7 @@ from dosimeter.attacks.search import (
 from dosimeter.attacks.search.search import Search, searching
 from dosimeter.attacks.search.stopping import AUTO, Steps, Stop
 from dosimeter.attacks.solve.analytic import Analytic, Eliminate
+from dosimeter.attacks.solve.deep import Deep
 from dosimeter.attacks.solve.features import Features
 from dosimeter.attacks.solve.unlock import SolveLock
 
@@ -46,6 +47,7 @@ __all__ = [
     "AverageOrders",
     "AverageRounds",
     "Cost",
+    "Deep",
     "Eliminate",
     "Features",
     "Found",

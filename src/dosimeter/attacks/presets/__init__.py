@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dosimeter.attacks.base import Attack
 from dosimeter.attacks.presets.bayes import bayes, grad_inversion
 from dosimeter.attacks.presets.dlg import cpl, dlg, idlg
-from dosimeter.attacks.presets.exact import analytic, eliminate, features, labels_only, recover_key, unlock
+from dosimeter.attacks.presets.exact import analytic, deep, eliminate, features, labels_only, recover_key, unlock
 from dosimeter.attacks.presets.generated import ggl, grnn
 from dosimeter.attacks.presets.inverting import (
     ignoring,
@@ -40,6 +40,7 @@ BY_NAME: dict[str, Callable[..., Attack]] = {
     "analytic": analytic,
     "eliminate": eliminate,
     "features": features,
+    "deep": deep,
     "unlock": unlock,
     "recover-key": recover_key,
     "labels": labels_only,
@@ -53,6 +54,7 @@ __all__ = [
     "analytic",
     "bayes",
     "cpl",
+    "deep",
     "dlg",
     "eliminate",
     "features",

@@ -9,6 +9,7 @@ from dosimeter.attacks.presets.inverting import inverting_gradients
 from dosimeter.attacks.presets.words import LABELS, pick, varies
 from dosimeter.attacks.search.search import Search
 from dosimeter.attacks.solve.analytic import Analytic, Eliminate
+from dosimeter.attacks.solve.deep import Deep
 from dosimeter.attacks.solve.features import Features
 from dosimeter.attacks.solve.unlock import SolveLock
 
@@ -31,6 +32,18 @@ def eliminate(*, labels: Literal["known", "idlg"] = "idlg") -> Eliminate:
             need them.
     """
     return Eliminate(labels=pick("labels", labels, LABELS))
+
+
+def deep(*, labels: Literal["known", "idlg"] = "idlg", steps: int = 300, lr: float = 0.3, tv: float = 1e-4) -> Deep:
+    """Solve a deep network's wide convolutions for what they saw, then for the image behind them; our own.
+
+    Args:
+        labels: granted, or read off the last layer (iDLG).
+        steps: of Adam, for the image behind the lowest layer that is solved.
+        lr: its learning rate on normalised images.
+        tv: weight of the total variation in the first half of the steps.
+    """
+    return Deep(labels=pick("labels", labels, LABELS), iterations=steps, lr=lr, tv=tv)
 
 
 def features(*, labels: Literal["known", "idlg"] = "idlg") -> Features:

@@ -7,4 +7,6 @@ certificate   whether an image explains the update     analytic   the attacks th
 latent        a network with noise drawn inside it     eliminate   solved from the last layer to the first
 encoder       the equations of what is drawn           features   the input of a later layer, and the image behind it
 unlock        a lock that stays with the client        patches   an embedding of patches with learned positions
+wide          a convolution with a channel a place     below     the layers below one that is solved
+deep          the image behind both, in deep networks
 """

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.base import Attack, Solve
+from dosimeter.attacks.solve.deep import Deep, DeepSolver, solvable
 from dosimeter.attacks.solve.eliminate import LatentSolver
 from dosimeter.attacks.solve.first_layer import SEARCH, find_first_layer, in_double
 from dosimeter.attacks.solve.latent import read_noisy
@@ -23,9 +24,10 @@ class Analytic(Attack):
 
     A fully connected first layer is solved on its own (Inverting Gradients, Prop. 1, and its counterpart without bias),
     as is an embedding of patches to which learned positions are added (`patches`), and any other straight network layer
-    by layer (Prop. 2 and R-GAP). `match` is the relative error of the whole simulated
-    update, or that of the first layer's weight where it is larger. An image explains the update when `match` is at most
-    `ROUNDING` units of the update's precision. What becomes of a victim:
+    by layer (Prop. 2 and R-GAP). Networks that are no row of layers are read by their wide convolutions (`deep`).
+    `match` is the relative error of the whole simulated update, or that of the first layer's weight where it is larger.
+    An image explains the update when `match` is at most `ROUNDING` units of the update's precision. What becomes of a
+    victim:
 
         recovered                   its image explains the update, and the equations leave none of its numbers open
         layer by layer: n of N      its image explains the update, but so do others: n of its N numbers are determined,
@@ -60,7 +62,8 @@ class Analytic(Attack):
                     f"The analytic attack solves one gradient layer by layer, but the client sends {target.step!r}; "
                     f"leave the step out or {SEARCH}."
                 )
-            read_straight(exact)
+            if not _residual(exact):
+                read_straight(exact)
         super().check(target, batch)
 
     def prepare(self, target: Target, seen: Observation, labels: Tensor, *, seed: int) -> Solve:
@@ -68,8 +71,19 @@ class Analytic(Attack):
         if (embedding := find_embedding(exact)) is not None:
             return PatchSolver(target, embedding, seen, labels).solve
         layer = find_first_layer(exact)
+        if layer is None and not seen.statistics and _residual(exact):
+            return DeepSolver(Deep(), target, seen, labels, seed).solve
         solver = LayerSolver(target, seen, labels) if layer is None else RatioSolver(target, layer, seen, labels)
         return solver.solve
+
+
+def _residual(exact: Target) -> bool:
+    """Whether a network is no row of layers and has wide convolutions to read it by."""
+    try:
+        read_straight(exact)
+    except SettingError:
+        return solvable(exact)
+    return False
 
 
 @dataclass(frozen=True, kw_only=True)
