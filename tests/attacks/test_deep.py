@@ -208,3 +208,22 @@ def test_it_refuses_what_it_cannot_solve() -> None:
 def test_wide_layers_come_in_the_order_in_which_an_image_meets_them() -> None:
     trace = Trace(target_of(residual(), SHAPE).model, pictures()[0].double())
     assert [layer.weight for layer in find_wide(trace)] == ["6.conv1.weight", "6.conv2.weight"]
+
+
+def test_units_near_zero_are_told_by_the_sum_of_what_passes() -> None:
+    torch.manual_seed(0)
+    true = torch.randn(1, 6, 8, 8).double().clamp_min(0)
+    true[0, :, 0, 0] = torch.tensor([2e-6, 5e-6, 1e-5, 2e-5, 0, 0]).double()  # on by less than one takes for noise
+    value = true + 1e-6 * torch.randn_like(true).clamp(-3, 1)
+    slope = torch.randn_like(true)
+    total = (slope * (true > 0)).sum((0, 2, 3))
+    alone = below.on(value, slope, None)
+    assert (alone != (true > 0)).any()
+    assert torch.equal(below.on(value, slope, total), true > 0)
+
+
+def test_the_analytic_attack_reads_networks_that_are_no_row_of_layers() -> None:
+    target = target_of(residual(in_place=True), SHAPE, torch.float32)
+    images, labels = pictures(), torch.tensor([[3]])
+    found = dm.presets.analytic()(target, [observe(target, images, labels, granted=False)], seed=0)
+    assert (found.images - images).abs().amax() < 0.01
