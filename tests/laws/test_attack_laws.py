@@ -80,7 +80,7 @@ REASONS = {
 REFUSED = {
     ("eliminate", "vit"): "layers in a row",
     ("features", "mlp-no-bias"): "with a bias",
-    **{("deep", model): "No convolution" for model in ("mlp", "mlp-no-bias", "lenet", "vit")},
+    **{("deep", model): "No convolution" for model in ("mlp", "mlp-no-bias", "lenet", "cnn-bayes", "vit")},
     ("recover-key", "mlp"): "locks a convolution",
     ("recover-key", "mlp-no-bias"): "locks a convolution",
 }
