@@ -35,6 +35,7 @@ ALLOWED = {
     **dict.fromkeys(PARTS, VOCABULARY | {"networks"}),
     "attacks": VOCABULARY | {"networks", "engine"},
     "auditing": VOCABULARY | PARTS | {"networks"},
+    "doses": VOCABULARY | PARTS | {"auditing", "networks"},
     "store": VOCABULARY | {"auditing"},
     "drafts": VOCABULARY | {"store"},
     "reports": VOCABULARY | {"auditing", "drafts", "metrics", "store"},
@@ -52,6 +53,7 @@ ALLOWED = {
     | {
         "auditing",
         "benchmarks",
+        "doses",
         "drafts",
         "federated",
         "reports",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dosimeter.auditing.verbs import captured, panel
     from dosimeter.data import Dataset, load, partition, pick, pick_decoys
     from dosimeter.defenses import Defense
+    from dosimeter.doses import dose
     from dosimeter.errors import DosimeterError
     from dosimeter.federated import Federation, Protocol, train
     from dosimeter.metrics import Metric
@@ -71,6 +72,7 @@ __all__ = [
     "captured",
     "clients",
     "defenses",
+    "dose",
     "labels",
     "likelihoods",
     "load",

@@ -79,6 +79,7 @@ def _command(asked: type, place: str) -> Callable[..., None]:
 
 COMMANDS: dict[str, tuple[type, str]] = {
     "audit": (options.Audit, "audit.run"),
+    "dose": (options.Dose, "dose.run"),
     "captured": (options.Captured, "captured.run"),
     "report": (options.Report, "report.run"),
     "score": (options.Score, "report.run_score"),

@@ -212,6 +212,26 @@ class Audit(Planned, Machine, Scores, Search, Federation, Victims, Task):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Dose(Planned, Victims, Task):
+    """Measure how much of each private image its update determines, without running any attack."""
+
+    defense: str = _of(DEFENSE, "none")
+    step: str = _of(_how("What clients send: gradient, local:steps=5,lr=1e-4 (FedAvg), clipped:bound=1."), "gradient")
+    server: str = _of(_how("A server that changes the model."), "honest")
+    rounds: int = _of(_whom("Updates of the same batch that the server sees; their information adds up."), 1)
+    prior: str = _of(
+        _how("What is known of images: images (covariance of public ones, those of the train split), white or none."),
+        "images",
+    )
+    public: int = _of(_how("How many public images the prior is made of.", min=20), 12_000)
+    plan: str | None = _of(
+        _how("share=0.05: the smallest noise at which no image has that share of its dimensions determined."), None
+    )
+    tensors: str = _of(_output("What each tensor tells, of the worst image, of all or of none."), "worst")
+    budget: float = _of(_machine("GiB that the exact matrices may take."), 4.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Captured(Output, Machine, Scores, Search, Task):
     """Audit one captured update, of whose images nothing is known."""
 

@@ -12,7 +12,7 @@ from dosimeter import files, store
 from dosimeter.auditing import Result
 from dosimeter.auditing.evidence import tally
 from dosimeter.errors import DataError
-from dosimeter.reports import charts, gallery, sections
+from dosimeter.reports import charts, gallery, pictures, sections
 from dosimeter.reports.charts import Point
 from dosimeter.reports.markup import Html, tag
 
@@ -168,6 +168,25 @@ def _tune(found: Entry) -> list[tuple[str, Html]]:
     return parts
 
 
+def _dose(found: Entry) -> list[tuple[str, Html]]:
+    """Figures of every image and tensor, and pictures of what is determined of each and what is not."""
+    parts = [("Images", sections.table(found["head"], found["rows"]))]
+    if found["tensors"]:
+        parts.append(("Tensors of the most exposed image", sections.table(found["tensor_head"], found["tensors"])))
+    cards = []
+    for name, shown in found["pictures"].items():
+        drawn = [
+            tag(
+                "figure",
+                pictures.embed_file(found["folder"] / "pictures" / Path(file).name, what),
+                tag("figcaption", what),
+            )
+            for what, file in shown.items()
+        ]
+        cards.append(tag("div", tag("h3", name), tag("div", *drawn, class_="figures")))
+    return [*parts, *([("Pictures", tag("div", *cards))] if cards else [])]
+
+
 KINDS: dict[str, tuple[str, str, Callable[[Entry], list[tuple[str, Html]]]]] = {
     "training": ("training.html", "Federated training", _training),
     "leakage": ("training.html", "Leakage while training", _leakage),
@@ -175,5 +194,6 @@ KINDS: dict[str, tuple[str, str, Callable[[Entry], list[tuple[str, Html]]]]] = {
     "study": ("study.html", "Study", _study),
     "sweep": ("sweep.html", "Sweep", _sweep),
     "tune": ("tune.html", "Tuning", _tune),
+    "dose": ("dose.html", "Dose", _dose),
 }
 """The file, title and sections of each."""

@@ -1,0 +1,149 @@
+"""`dosimeter dose`: how much of each private image its update determines, without running any attack."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.markup import escape
+from rich.table import Table
+
+from dosimeter import checks, data, files, store
+from dosimeter.auditing import Resources, Updates, part
+from dosimeter.cli import options
+from dosimeter.cli.config import write_config
+from dosimeter.cli.console import out
+from dosimeter.cli.parts import finish, pick, place, planned
+from dosimeter.doses import Doses, ImageDose, Images, White, dose, plan_of, wanted_of
+from dosimeter.errors import SettingError, unknown
+from dosimeter.rng import numpy_stream
+from dosimeter.task import Task, load_task
+from dosimeter.types import Victims
+
+PRIORS, TENSORS = ("images", "none", "white"), ("all", "none", "worst")
+HEAD = ("image", "determined", "of", "bits", "reader", "unbiased", "secrets", "time")
+
+
+def run(asked: options.Dose) -> None:
+    """Measure, write the folder, and print a table and a sentence."""
+    for what, given, known in (("prior", asked.prior, PRIORS), ("tensors", asked.tensors, TENSORS)):
+        if given not in known:
+            raise SettingError(unknown(what, given, known))
+    checks.positive("A dose", "a --budget in GiB", asked.budget)
+    share = None if asked.plan is None else wanted_of(asked.plan)
+    parts = {kind: part(kind, getattr(asked, kind)) for kind in ("defense", "step", "server", "loss")}
+    task = load_task(
+        asked.model, asked.data, seed=asked.seed, size=asked.size, channels=asked.channels, weights=asked.weights
+    )
+    victims = pick(asked, task.dataset)
+    folder = place(asked, "dose")
+    if asked.dry_run:
+        out.print(planned(_what(task, victims, asked)))
+        return
+    how: dict[str, Any] = parts | {
+        "prior": _prior(asked, task.dataset, victims),
+        "seed": asked.seed,
+        "updates": Updates(batch_norm=asked.batch_norm.value, rounds=asked.rounds),
+        "resources": Resources(dtype=torch.float64, budget=max(1, round(asked.budget * 2**30))),
+    }
+    if share is not None:
+        found = plan_of(task.model, victims, share=share, **how)
+    else:
+        found = dose(task.model, victims, tensors=asked.tensors, **how)  # type: ignore[arg-type]
+    write_config(folder)
+    _write(asked, folder, found, task.names)
+
+
+def _what(task: Task, victims: Victims, asked: options.Dose) -> dict[str, str]:
+    return {
+        "model": f"{type(task.model).__name__}, {sum(p.numel() for p in task.model.parameters()):,} parameters",
+        "data": f"{task.dataset.name}, {'x'.join(map(str, task.dataset.shape))}",
+        "victims": f"{len(victims.ids)} updates of {victims.batch} image(s)",
+        "defense": asked.defense,
+        "step": asked.step,
+        "prior": asked.prior,
+        "unknowns": f"{victims.images[0].numel():,} pixels an update, and what is drawn inside the model",
+    }
+
+
+def _prior(asked: options.Dose, dataset: data.Dataset, victims: Victims) -> White | Images | None:
+    """What the reader knows: of public images those of the train split that are no victims."""
+    if asked.prior != "images":
+        return White() if asked.prior == "white" else None
+    order = numpy_stream(asked.seed, "public").permutation(dataset.count("train"))
+    taken = set(victims.indices.flatten().tolist()) if asked.split == "train" else set()
+    places = [at for at in order.tolist() if at not in taken][: asked.public]
+    return Images(images=dataset.images("train", places))
+
+
+def _write(asked: options.Dose, folder: Path, found: Doses, names: Mapping[str, Any]) -> None:
+    document = {"command": "dose"} | dict(names) | found.document()
+    files.check_writable(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    files.replace_json(folder / "dose.json", document)
+    shown = _pictures(folder, found)
+    rows = [_row(each) for each in found.images]
+    table = Table(*HEAD, box=None, pad_edge=False, title=None)
+    for row in rows[:16]:
+        table.add_row(*map(escape, row))
+    if not asked.json:
+        out.print(escape(found.sentence()), highlight=False)
+        for line in _lines(found):
+            out.print(escape(line), highlight=False)
+    worst = found.worst
+    tensors = [[name, str(t.alone), str(t.without)] for name, t in worst.tensors.items()]
+    about = f"{names['model']}, {names['data']}, defense {asked.defense}. {found.sentence()}"
+    page = {
+        "head": HEAD, "rows": rows, "pictures": shown, "tensors": tensors,
+        "tensor_head": ("tensor", "determined by it alone", f"without it, of {worst.determined} by all"),
+    }  # fmt: skip
+    if tensors and not asked.json:
+        out.print(_tensor_table(worst))
+    finish(asked, folder, document, table, "dose", about=about, **page)
+
+
+def _lines(found: Doses) -> list[str]:
+    """What else is to be said of it."""
+    lines = [f"channel: {found.channel}"]
+    lines += [f"note: {note}" for note in found.notes]
+    if found.plan is not None:
+        lines.append(found.plan["sentence"])
+    return lines
+
+
+def _row(each: ImageDose) -> list[str]:
+    def figure(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    secrets = sum(s.determined for s in each.secrets.values()), sum(s.numbers for s in each.secrets.values())
+    return [
+        f"{each.number}" + (f" ({each.place + 1})" if each.place else ""),
+        f"{each.determined:,} ({each.share:.0%})",
+        f"{each.dimensions:,}",
+        figure(each.bits, ",.0f"),
+        "-" if each.psnr is None else f"{each.psnr:.1f} dB",
+        "-" if each.unbiased is None else f"{each.unbiased:.1f} dB",
+        f"{secrets[0]} of {secrets[1]}" if secrets[1] else "-",
+        f"{each.seconds:.1f} s",
+    ]
+
+
+def _tensor_table(worst: ImageDose) -> Table:
+    table = Table("tensor", "determined by it alone", "without it", box=None, pad_edge=False)
+    for name, told in worst.tensors.items():
+        table.add_row(escape(name), f"{told.alone:,}", f"{told.without:,}")
+    return table
+
+
+def _pictures(folder: Path, found: Doses) -> dict[str, dict[str, str]]:
+    """Write all pictures and say which file shows what."""
+    shown: dict[str, dict[str, str]] = {}
+    place_ = folder / "pictures"
+    for number, (name, pictures) in enumerate(found.pictures.items()):
+        place_.mkdir(exist_ok=True)
+        shown[name] = {}
+        for what, image in pictures.items():
+            file = f"image-{number:03d}-{what.replace(' ', '-')}.png"
+            store.picture(image).save(place_ / file)
+            shown[name][what] = file
+    return shown

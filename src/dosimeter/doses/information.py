@@ -1,0 +1,153 @@
+"""The information matrix of every tensor of an update: M = J^T W J with J = dg / d(images, draws), J not written out.
+
+A layer's J is a product of two maps. T says how its inputs and what comes back move with the unknowns, B makes of that
+the move of the gradient (see `slopes`). B and its adjoint are applied as such, so that
+
+    M = T^T (B^T W B T)
+
+takes as many rows as there are inputs and outputs of the layer, or as it has weights where these are fewer.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dosimeter.doses.slopes import Network, Passed
+from dosimeter.types import Gradient
+
+CHUNK = 2**27
+"""Bytes that the derivatives of the largest layer may take at once."""
+BLOCKS = 4
+"""Columns of a symmetric product are made in so many blocks, of which those below the diagonal are left out."""
+
+
+class Part(NamedTuple):
+    """One tensor's information at unit noise, in coordinates of the network's layout."""
+
+    matrix: Tensor  # (N, N) J^T W J
+    pull: Tensor  # (N,) J^T g
+    entries: int
+    square: float  # |g|^2
+    largest: float  # |g|_inf
+
+
+class _Rows:
+    """Two factors of M, (N, R) each and the same where J is written out, filled direction by direction."""
+
+    def __init__(self, network: Network, name: str, columns: int, *, twice: bool) -> None:
+        like = network.gradient[name]
+        self.gradient = like
+        self.t = like.new_empty(network.layout.size, columns)
+        self.z = torch.empty_like(self.t) if twice else self.t
+        self.pull = like.new_empty(network.layout.size)
+
+    def part(self) -> Part:
+        alive = self.t.abs().amax(0) > 0  # a unit that is off moves nothing
+        t, z = (self.t, self.z) if bool(alive.all()) else (self.t[:, alive], self.z[:, alive])
+        g = self.gradient
+        return Part(symmetric(t, z), self.pull, g.numel(), float(g.square().sum()), float(g.abs().max()))
+
+
+def information(network: Network, kept: Gradient | None = None) -> dict[str, Part]:
+    """{tensor: its part}, by the forward derivatives along all unknowns.
+
+    `kept` are 0 for entries that are not sent and 1 for others, {tensor: of its shape}, where not all are.
+    """
+    kept = kept or {}
+    rows = _planned(network)
+    for span, directions in network.directions(chunk_of(network)):
+        moved = network.moved(directions)
+        for name in network.layers:
+            _fill_layer(network, name, moved, span, rows, kept)
+        for key, slope in moved.written.items():
+            _fill(rows[key], span, slope.flatten(1), kept.get(key))
+    return {name: rows.pop(name).part() for name in network.gradient}
+
+
+def chunk_of(network: Network) -> int:
+    """Directions at a time: fixed by the network, so that a rerun is the same run."""
+    largest = max((_columns(network, name) for name in network.layers), default=1)
+    largest = max(largest, sum(g.numel() for g in network.now.written.values()), network.layout.size)
+    return max(1, min(256, CHUNK // (8 * largest)))
+
+
+def needs(network: Network) -> int:
+    """Bytes that the exact matrices of a network take."""
+    size = network.layout.size
+    columns = sum(_pulled(network, name)[0] * (2 if _pulled(network, name)[1] else 1) for name in network.layers)
+    columns += sum(g.numel() for g in network.now.written.values())
+    return 8 * size * (columns + size * (len(network.gradient) + 4))
+
+
+def symmetric(t: Tensor, z: Tensor) -> Tensor:
+    """t z^T for factors (N, R) whose product is known to be symmetric."""
+    n = len(t)
+    edges = [round(n * i / BLOCKS) for i in range(BLOCKS + 1)]
+    out = t.new_empty(n, n)
+    for low, high in pairwise(edges):
+        block = t[low:high] @ z[low:].T
+        out[low:high, low:] = block
+        out[high:, low:high] = block[:, high - low :].T
+        square = block[:, : high - low]
+        out[low:high, low:high] = (square + square.T) / 2
+    return out
+
+
+def _planned(network: Network) -> dict[str, _Rows]:
+    rows = {key: _Rows(network, key, g.numel(), twice=False) for key, g in network.now.written.items()}
+    for name in network.layers:
+        weight, bias = network.tensors(name)
+        columns, twice = _pulled(network, name)
+        rows[weight] = _Rows(network, weight, columns, twice=twice)
+        if bias is not None:
+            rows[bias] = _Rows(network, bias, network.gradient[bias].numel(), twice=False)
+    return rows
+
+
+def _pulled(network: Network, name: str) -> tuple[int, bool]:
+    """Columns of the factors of a layer's weight, and whether there are two: of inputs and outputs, or of J itself."""
+    weight, _ = network.tensors(name)
+    around = network.now.inputs[name].numel() + network.now.backs[name].numel()
+    dense = network.gradient[weight].numel()
+    return (around, True) if 2 * around < dense or around < dense / 1.5 else (dense, False)
+
+
+def _columns(network: Network, name: str) -> int:
+    """Numbers of a layer that one direction moves, at most."""
+    a, d = network.rows(name, network.now)
+    return int(a.numel() + d.numel() + network.gradient[network.tensors(name)[0]].numel())
+
+
+def _fill_layer(
+    network: Network, name: str, moved: Passed, span: slice, rows: dict[str, _Rows], kept: Gradient
+) -> None:
+    layer, (weight, bias) = network.layers[name], network.tensors(name)
+    a, d = network.rows(name, network.now)  # (1, P, k), (1, P, m)
+    da, dd = layer.rows(moved.inputs[name]), layer.backs(moved.backs[name])  # (c, P, k), (c, P, m)
+    if bias is not None:
+        _fill(rows[bias], span, dd.sum(1), kept.get(bias))
+    own, twice = rows[weight], _pulled(network, name)[1]
+    if twice and weight not in kept and a.shape[1] * sum(own.gradient.flatten(1).shape) < own.gradient.numel():
+        g = own.gradient.flatten(1)  # few positions: the slope is not written out either
+        own.pull[span] = (dd * (a @ g.T)).sum((1, 2)) + (da * (d @ g)).sum((1, 2))
+        to_inputs = (d @ dd.transpose(1, 2)) @ a + (d @ d.transpose(1, 2)) @ da
+        to_backs = (a @ a.transpose(1, 2)) @ dd + (a @ da.transpose(1, 2)) @ d
+    else:
+        slope = dd.transpose(1, 2) @ a + d.transpose(1, 2) @ da  # (c, m, k)
+        if not twice:
+            _fill(own, span, slope.flatten(1), kept.get(weight))
+            return
+        if weight in kept:
+            slope = slope * kept[weight].flatten(1)
+        own.pull[span] = slope.flatten(1) @ own.gradient.flatten()
+        to_inputs, to_backs = d @ slope, a @ slope.transpose(1, 2)
+    own.t[span] = torch.cat([moved.inputs[name].flatten(1), dd.flatten(1)], 1)
+    own.z[span] = torch.cat([layer.place(to_inputs), to_backs.flatten(1)], 1)
+
+
+def _fill(own: _Rows, span: slice, slope: Tensor, kept: Tensor | None) -> None:
+    slope = slope if kept is None else slope * kept.flatten()
+    own.t[span] = slope
+    own.pull[span] = slope @ own.gradient.flatten()

@@ -1,0 +1,89 @@
+"""The smallest noise at which fewer than a wanted share of an image's dimensions is determined.
+
+The derivatives do not depend on the noise, so each image is differentiated once and the noise is found by bisection.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from dosimeter import checks, spec
+from dosimeter.channel import Noise
+from dosimeter.doses import algebra, channels
+from dosimeter.doses.case import Case, case_of
+from dosimeter.doses.measure import alone, determining, dose, measured
+from dosimeter.doses.result import Doses
+from dosimeter.errors import SettingError
+from dosimeter.types import Victims
+
+LEAST, MOST, NEAR = 1e-6, 1e4, 1.02
+"""Deviations between which noise is looked for, and the factor to which it is found."""
+
+
+def wanted_of(words: str) -> float:
+    """The share of `share=0.05`."""
+    share: float = spec.make("plan", f"plan:{words}", {"plan": _plan})
+    checks.share("A plan", "a share of dimensions", share, zero=False)
+    return share
+
+
+def _plan(*, share: float = 0.05) -> float:
+    return share
+
+
+def plan_of(model: nn.Module, victims: Victims, *, share: float, **how: Any) -> Doses:
+    """The dose with the settings given, and the noise that would leave less than a share for the most exposed image.
+
+    It is Gaussian, the same on every entry, in place of any noise that the defense adds; clipping and draws stay.
+    """
+    found = dose(model, victims, tensors="none", **how)
+    case = _silenced(case_of(model, victims, **how))
+    sigma = LEAST
+    for v in range(len(victims.ids)):
+        sigma = _enough(case, victims, v, share, sigma)
+    many = f"{len(found.images)} image{'s' if len(found.images) > 1 else ''}"
+    said = (
+        f"Gaussian noise of {sigma:.3g} on every entry leaves fewer than {share:.1%} of its dimensions determined of "
+    )
+    said += f"the most exposed of {many}; confirm it by attacks: dosimeter audit --attack auto --defense "
+    said += f"noise:sigma={sigma:.3g}"
+    plan = {"share": share, "sigma": sigma, "sentence": said}
+    return replace(found, plan=plan)
+
+
+def _silenced(case: Case) -> Case:
+    kept = tuple(fact for fact in case.channel.facts if not isinstance(fact, Noise))
+    strange = [fact for fact in kept if type(fact).__name__ in ("Mask", "Rounding")]
+    if strange:
+        raise SettingError("A plan is made for noise; leave masks and rounding out of the defense.")
+    if case.updates.rounds > 1:
+        raise SettingError("A plan is made for one update; leave --rounds out.")
+    return replace(case, channel=case.channel._replace(facts=kept))
+
+
+def _enough(case: Case, victims: Victims, v: int, share: float, least: float) -> float:
+    """The smallest deviation from `least` on that is enough for all images of an update."""
+    network, parts, how = determining(case, victims, v)
+    unit = channels.joined(parts, replace(how, variance=dict.fromkeys(how.variance, 1.0), plain=frozenset()))
+
+    def leaves(sigma: float) -> bool:
+        matrix = measured(network, unit / sigma**2)
+        most = share * (len(matrix) // victims.batch)
+        precision = case.known.precision
+        return all(
+            algebra.above(alone(case, matrix, b, victims.batch) - precision) < most for b in range(victims.batch)
+        )
+
+    if leaves(least):
+        return least
+    low, high = least, least * 10
+    while not leaves(high):
+        low, high = high, high * 10
+        if high > MOST:
+            raise SettingError(f"Even noise of {MOST:g} leaves more than {share:.1%} determined; check the model.")
+    while high / low > NEAR:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if leaves(middle) else (middle, high)
+    return high

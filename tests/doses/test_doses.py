@@ -1,0 +1,232 @@
+"""What a dose says, where the truth is known."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+import dosimeter as dm
+from dosimeter.auditing import Updates
+from dosimeter.cli import app
+from dosimeter.doses import Doses, Images, White, algebra, dose, plan_of
+from dosimeter.errors import SettingError
+from dosimeter.task import load_task
+from dosimeter.types import Victims
+from small import network
+
+SHAPE = (1, 4, 4)
+
+
+def victims_of(images: Tensor, classes: int = 5) -> Victims:
+    """One image an update, or (V, B, ...) given as such."""
+    images = images if images.ndim == 5 else images[:, None]
+    many, batch = images.shape[:2]
+    places = torch.arange(many * batch).reshape(many, batch)
+    return Victims(
+        images, places % classes, places, tuple(f"test:{'+'.join(map(str, row.tolist()))}" for row in places)
+    )
+
+
+def linear() -> nn.Module:
+    """A network whose gradient is linear in the image under a loss that is linear in its output."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 3, bias=False))
+
+
+def slope(output: Tensor, _labels: Tensor) -> Tensor:
+    return (output * torch.tensor([1.0, 2.0, -2.0]).to(output)).sum(1).mean()
+
+
+def small(defense: str, *, images: int = 1, **more: object) -> Doses:
+    torch.manual_seed(1)
+    victims = victims_of(torch.rand(images, 1, 16, 16))
+    return dose(network(), victims, defense=defense, tensors="none", pictures=0, **more)  # type: ignore[arg-type]
+
+
+def test_a_linear_channel_has_its_closed_form() -> None:
+    """g = c x^T + e: every pixel is measured with a precision of |c|^2 / sigma^2, whatever the image."""
+    found = dose(linear(), victims_of(torch.rand(1, *SHAPE)), defense="noise:sigma=0.5", loss=slope, tensors="none")
+    precision, prior = 9 / 0.5**2, 1 / 0.25**2
+    each = found.images[0]
+    assert each.determined == each.white == 16
+    assert each.bits == pytest.approx(8 * math.log2(1 + precision / prior))
+    assert each.psnr == pytest.approx(10 * math.log10(prior + precision))
+    assert each.unbiased == pytest.approx(10 * math.log10(precision))
+    hidden = dose(linear(), victims_of(torch.rand(1, *SHAPE)), defense="noise:sigma=0.8", loss=slope, tensors="none")
+    assert hidden.images[0].determined == 0
+    assert hidden.images[0].unbiased is None
+
+
+def test_the_best_reader_reaches_what_the_dose_says_and_no_other_more() -> None:
+    """Of images from the prior itself; the posterior mean is the best that there is."""
+    c, sigma, rng = torch.tensor([1.0, 2.0, -2.0]).double(), 0.5, torch.Generator().manual_seed(0)
+    x = 0.5 + 0.25 * torch.randn(20_000, 16, generator=rng, dtype=torch.float64)
+    g = torch.einsum("m,nk->nmk", c, x) + sigma * torch.randn(20_000, 3, 16, generator=rng, dtype=torch.float64)
+    plain = torch.einsum("m,nmk->nk", c, g) / 9
+    predicted = small_linear(sigma)
+    reached = [
+        algebra.psnr(float((0.5 + share * (plain - 0.5) - x).square().mean())) for share in torch.linspace(0.3, 1, 15)
+    ]
+    assert max(reached) == pytest.approx(predicted, abs=0.05)
+    assert max(reached) < predicted + 0.05
+
+
+def small_linear(sigma: float) -> float:
+    found = dose(linear(), victims_of(torch.rand(1, *SHAPE)), defense=f"noise:sigma={sigma}", loss=slope)
+    assert found.images[0].psnr is not None
+    return found.images[0].psnr
+
+
+def test_laplace_noise_counts_by_its_fisher_information() -> None:
+    assert small("laplace:scale=0.01").images[0].bits == pytest.approx(small("noise:sigma=0.01").images[0].bits)
+
+
+def test_random_masks_count_in_expectation() -> None:
+    half = small("random-prune:rate=0.5|noise:sigma=0.01").images[0]
+    assert half.bits == pytest.approx(small(f"noise:sigma={0.01 * math.sqrt(2)}").images[0].bits)
+
+
+def test_more_noise_tells_less_and_secrets_hide_no_more_than_they_add() -> None:
+    bits = [small(f"noise:sigma={sigma}").images[0].bits for sigma in (1e-4, 1e-2, 1.0)]
+    assert bits == sorted(bits, reverse=True)
+    secret = small("precode:k=3|noise:sigma=1e-2").images[0]
+    assert [each.numbers for each in secret.secrets.values()] == [3]
+
+
+def test_rounds_add_up() -> None:
+    """Two updates with noise of sigma are one with sigma / sqrt(2)."""
+    twice = small("noise:sigma=0.01", updates=Updates(rounds=2)).images[0]
+    assert twice.bits == pytest.approx(small(f"noise:sigma={0.01 / math.sqrt(2)}").images[0].bits)
+
+
+def test_eliminating_is_leaving_out_of_the_posterior() -> None:
+    torch.manual_seed(0)
+    factor = torch.randn(12, 9, dtype=torch.float64)
+    matrix, kept = factor.T @ factor, torch.tensor([0, 2, 3, 7])
+    left = algebra.eliminated(matrix, kept, torch.full((5,), 2.0, dtype=torch.float64))
+    prior = torch.full((9,), 2.0, dtype=torch.float64)
+    prior[kept] = 0
+    whole = torch.linalg.inv(matrix + torch.diag(prior))[kept][:, kept]
+    torch.testing.assert_close(torch.linalg.inv(left), whole)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_inertia_counts_eigenvalues(seed: int) -> None:
+    torch.manual_seed(seed)
+    factor = torch.randn(40, 40, dtype=torch.float64)
+    matrix = factor + factor.T
+    assert algebra.above(matrix) == int((torch.linalg.eigvalsh(matrix) > 0).sum())
+
+
+def test_images_of_a_batch_are_told_apart_with_cross_terms() -> None:
+    """The images of a batch tell on each other: each is worse known than if the other were known."""
+    torch.manual_seed(1)
+    both = torch.rand(1, 2, 1, 16, 16)
+    found = dose(network(), victims_of(both), defense="noise:sigma=1e-3", tensors="none", pictures=0)
+    assert [each.place for each in found.images] == [0, 1]
+    # Of the mean over two images each counts half, so alone it is seen through twice the noise.
+    alone = dose(network(), victims_of(both[:, :1]), defense="noise:sigma=2e-3", tensors="none", pictures=0)
+    assert found.images[0].determined < alone.images[0].determined
+    assert (found.images[0].bits or 0) < (alone.images[0].bits or 0)
+
+
+def test_a_tensor_alone_tells_no_more_than_all_and_all_but_one_no_more_either() -> None:
+    torch.manual_seed(1)
+    found = dose(network(), victims_of(torch.rand(1, 1, 16, 16)), defense="noise:sigma=1e-3", tensors="worst")
+    told = found.worst.tensors
+    assert set(told) == {name for name, _ in network().named_parameters()}
+    assert all(0 <= each.alone <= found.worst.determined for each in told.values())
+    assert all(0 <= each.without <= found.worst.determined for each in told.values())
+    assert max(each.alone for each in told.values()) > 0
+    pictures = next(iter(found.pictures.values()))
+    assert {"original", "read", "map", "determined 1", "hidden 1"} <= set(pictures)
+    assert all(image.shape == (1, 16, 16) and float(image.min()) >= 0 for image in pictures.values())
+
+
+def test_dp_sgd_is_seen_through_its_clipping() -> None:
+    pytest.importorskip("opacus")
+    plain, clipped = small("noise:sigma=1e-2").images[0], small("dp-sgd:clip=0.01,sigma=1").images[0]
+    loose = small("dp-sgd:clip=1e6,sigma=1e-8").images[0]
+    assert (clipped.bits or 0) < (plain.bits or 0)
+    assert loose.bits == pytest.approx(plain.bits)
+
+
+def test_a_prior_of_images_knows_their_covariance() -> None:
+    torch.manual_seed(0)
+    mixing = torch.randn(16, 16) / 16
+    public = (0.5 + torch.randn(2_000, 16) @ mixing).clamp(0, 1).reshape(-1, *SHAPE)
+    found = dose(
+        linear(), victims_of(public[:2]), prior=Images(images=public[2:]), defense="noise:sigma=0.5", loss=slope
+    )
+    white = dose(linear(), victims_of(public[:2]), prior=White(), defense="noise:sigma=0.5", loss=slope)
+    assert (found.mean("psnr") or 0) > (white.mean("psnr") or 0)
+    with pytest.raises(SettingError, match="at least 20 public images"):
+        Images(images=public[:3]).known(16)
+
+
+def test_what_is_not_linear_is_refused_with_the_reason() -> None:
+    for defense, reason in (("ats", "changed images"), ("noise:sigma=0.1|prune", "depends on the noise")):
+        with pytest.raises(SettingError, match=reason):
+            small(defense)
+
+
+def test_a_plan_is_the_smallest_noise_that_is_enough() -> None:
+    torch.manual_seed(1)
+    victims = victims_of(torch.rand(2, 1, 16, 16))
+    found = plan_of(network(), victims, share=0.1, defense="noise:sigma=1e-3", prior=White())
+    assert found.plan is not None
+    sigma = found.plan["sigma"]
+    enough = dose(network(), victims, defense=f"noise:sigma={sigma}", tensors="none")
+    less = dose(network(), victims, defense=f"noise:sigma={sigma / 1.05}", tensors="none")
+    assert enough.worst.share < 0.1 <= less.worst.share
+
+
+def test_no_attack_beats_the_dose_with_a_prior_as_strong() -> None:
+    """A search that knows the noise and the white prior itself, on images drawn from that prior."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.Sigmoid(), nn.Linear(12, 5))
+    images = (0.5 + 0.15 * torch.randn(6, *SHAPE)).clamp(0, 1)
+    victims = victims_of(images)
+    for sigma in (1e-4, 1e-2):
+        predicted = dose(model, victims, defense=f"noise:sigma={sigma}", prior=White(std=0.15), tensors="none")
+        reached = dm.audit(
+            model, victims, attack="bayes:density=gaussian,steps=300", defense=f"noise:sigma={sigma}", seed=0
+        )
+        psnr = [record["psnr"] for record in reached.document()["records"]]
+        spread = torch.tensor(psnr).std().item()
+        assert sum(psnr) / len(psnr) <= (predicted.mean("psnr") or 0) + 2 * spread / math.sqrt(len(psnr))
+
+
+def test_bottlenecks_hide_nothing_alone_and_more_with_noise_than_noise_does() -> None:
+    """On the papers' own network: their draws are determined too, unless there is noise."""
+    victims = dm.pick(dm.load("mnist-5k", size=32), 1, seed=0)
+    model = load_task("cnn", "mnist-5k", seed=0).model
+
+    def determined(defense: str) -> int:
+        return dose(model, victims, defense=defense, tensors="none", pictures=0).images[0].determined
+
+    assert determined("precode:k=32|noise:sigma=1e-5") >= 0.95 * determined("noise:sigma=1e-5")
+    assert determined("precode:k=32|noise:sigma=0.01") < 0.75 * determined("noise:sigma=0.01")
+
+
+def test_the_command_says_it_in_a_table_and_keeps_it(tmp_path: Path) -> None:
+    words = ["dose", "--model", "mlp", "--defense", "noise:sigma=0.01", "--victims", "2", "--prior", "white"]
+    ran = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run"), "--tensors", "none"])
+    assert ran.exit_code == 0, ran.output
+    assert "determines" in ran.output
+    assert max(map(len, ran.output.split("report")[0].splitlines())) <= 80
+    kept = json.loads((tmp_path / "run" / "dose.json").read_text())
+    assert len(kept["images"]) == 2
+    assert kept["images"][0]["dimensions"] == 784
+    assert (tmp_path / "run" / "dose.html").is_file()
+    assert list((tmp_path / "run" / "pictures").glob("*.png"))
+
+
+def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
+    for words in (["--prior", "grey"], ["--plan", "share=2"], ["--tensors", "some"], ["--defense", "ats"]):
+        ran = CliRunner().invoke(app, ["dose", "--model", "mlp", "--out", str(tmp_path / "run"), *words])
+        assert ran.exit_code == 2, words
