@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +11,10 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import dosimeter as dm
-from dosimeter.auditing import Updates
+from dosimeter.auditing import Resources, Updates
 from dosimeter.cli import app
 from dosimeter.doses import Doses, Images, White, algebra, dose, plan_of
-from dosimeter.errors import SettingError
+from dosimeter.errors import ModelError, SettingError
 from dosimeter.task import load_task
 from dosimeter.types import Victims
 from small import network
@@ -224,6 +225,21 @@ def test_the_command_says_it_in_a_table_and_keeps_it(tmp_path: Path) -> None:
     assert kept["images"][0]["dimensions"] == 784
     assert (tmp_path / "run" / "dose.html").is_file()
     assert list((tmp_path / "run" / "pictures").glob("*.png"))
+
+
+def test_what_does_not_fit_is_estimated_with_its_error() -> None:
+    torch.manual_seed(1)
+    victims = victims_of(torch.rand(1, 1, 16, 16))
+    how: dict[str, Any] = {"defense": "noise:sigma=1e-2", "tensors": "none", "pictures": 0}
+    found = dose(network(), victims, **how, resources=Resources(budget=1000)).images[0]
+    exact = dose(network(), victims, **how).images[0]
+    assert not exact.error
+    for figure, error in found.error.items():
+        assert abs(getattr(found, figure) - getattr(exact, figure)) <= 3 * error + 0.5, figure
+    with pytest.raises(ModelError, match="too large"):
+        small("precode:k=3", resources=Resources(budget=1000))
+    with pytest.raises(SettingError, match="one image"):
+        small("none", resources=Resources(budget=1000), updates=Updates(rounds=2))
 
 
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:

@@ -9,14 +9,17 @@ from torch import Tensor, nn
 
 from dosimeter import clients, defenses, rng
 from dosimeter.auditing.setting import part
-from dosimeter.channel import Channel, Clip, Mask, Noise
-from dosimeter.doses import channels
+from dosimeter.channel import Channel, Clip, Fact, Mask, Noise
+from dosimeter.doses import Images, White, algebra, channels
+from dosimeter.doses.free import Products, estimated
 from dosimeter.doses.information import information
+from dosimeter.doses.priors import Prior
 from dosimeter.doses.slopes import Network
 from dosimeter.types import Target
 from small import Scale, network, target_of
 
 SHAPE = (1, 16, 16)
+WHITE = White().known(256).precision
 
 
 class Twice(nn.Module):
@@ -65,7 +68,7 @@ def written(at: Network, name: str) -> Tensor:
 
     def one(values: Tensor) -> Tensor:
         point = {key: value[0] for key, value in at.layout.tangents(values[None]).items()}
-        return at._update(point)[name].flatten()
+        return at.update(point)[name].flatten()
 
     found = torch.func.jacrev(one)(flat)
     assert isinstance(found, Tensor)
@@ -94,7 +97,7 @@ def test_it_is_that_of_finite_differences() -> None:
     for i in range(at.layout.size):
         step = torch.zeros_like(flat)
         step[i] = far
-        ends = [at._update({k: v[0] for k, v in at.layout.tangents((flat + s * step)[None]).items()}) for s in (1, -1)]
+        ends = [at.update({k: v[0] for k, v in at.layout.tangents((flat + s * step)[None]).items()}) for s in (1, -1)]
         for name, column in columns.items():
             column.append((ends[0][name] - ends[1][name]).flatten() / (2 * far))
     for name, each in information(at).items():
@@ -130,7 +133,7 @@ def test_clipping_is_the_derivative_of_the_clipped_gradient(of: str) -> None:
     flat = at.point["images"].flatten()
 
     def clipped(values: Tensor) -> Tensor:
-        update = at._update({"images": values.reshape(1, *SHAPE)})
+        update = at.update({"images": values.reshape(1, *SHAPE)})
         if of == "tensor":
             return torch.cat([g.flatten() * (clip.bound / g.norm()).clamp_max(1) for g in update.values()])
         whole = torch.cat([g.flatten() for g in update.values()])
@@ -153,3 +156,26 @@ def test_a_step_of_its_own_is_differentiated_as_it_is() -> None:
     for name, each in information(at).items():
         jacobian = written(at, name)
         torch.testing.assert_close(each.matrix, jacobian.T @ jacobian, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("facts", [(Noise("gaussian", 0.01),), (Clip(0.01), Noise("gaussian", 1e-3))])
+def test_products_are_those_of_the_matrix(facts: tuple[Fact, ...]) -> None:
+    at = made(network, defenses.NoDefense())
+    how = channels.seen(Channel(facts), at.gradient, batch=1)
+    rows = torch.randn(3, at.layout.size, dtype=torch.float64)
+    expected = rows @ channels.joined(information(at, how.kept), how)
+    torch.testing.assert_close(Products(at, how)(rows), expected, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("prior", [White(), Images(images=torch.rand(500, *SHAPE, generator=rng.stream(0, "public")))])
+def test_estimates_are_the_exact_figures_within_their_errors(prior: Prior) -> None:
+    at = made(network, defenses.NoDefense())
+    known = prior.known(256)
+    for sigma in (1e-3, 1e-2):
+        how = channels.seen(Channel((Noise("gaussian", sigma),)), at.gradient, batch=1)
+        matrix = channels.joined(information(at), how)
+        behind = algebra.posterior(matrix, known.precision, known.log_precision)
+        exact = (algebra.above(matrix - known.precision), behind.bits, behind.error, algebra.above(matrix - WHITE))
+        for one, (value, error) in zip(exact, estimated(at, how, known, 0), strict=True):
+            assert abs(one - value) <= 3 * error + 1e-6 * abs(one)
+            assert error < 0.5 * abs(one) + 5

@@ -118,14 +118,19 @@ def _row(each: ImageDose) -> list[str]:
     secrets = sum(s.determined for s in each.secrets.values()), sum(s.numbers for s in each.secrets.values())
     return [
         f"{each.number}" + (f" ({each.place + 1})" if each.place else ""),
-        f"{each.determined:,} ({each.share:.0%})",
+        f"{each.determined:,}{_off(each, 'determined')} ({each.share:.0%})",
         f"{each.dimensions:,}",
-        figure(each.bits, ",.0f"),
+        figure(each.bits, ",.0f") + _off(each, "bits"),
         "-" if each.psnr is None else f"{each.psnr:.1f} dB",
         "-" if each.unbiased is None else f"{each.unbiased:.1f} dB",
         f"{secrets[0]} of {secrets[1]}" if secrets[1] else "-",
         f"{each.seconds:.1f} s",
     ]
+
+
+def _off(each: ImageDose, figure: str) -> str:
+    """How far an estimated figure may be off."""
+    return f" +- {each.error[figure]:,.0f}" if figure in each.error else ""
 
 
 def _tensor_table(worst: ImageDose) -> Table:

@@ -10,6 +10,7 @@ Fisher information and its bound: Cramer 1946; as a measure of leakage Hannun et
 (arXiv:2201.04845). *Deviations*: draws inside the model are unknowns, not part of an expectation.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from dosimeter.auditing.setting import Resources, Updates
 from dosimeter.defenses import Defense
 from dosimeter.doses import algebra, channels
 from dosimeter.doses.case import Case, case_of
+from dosimeter.doses.free import estimated
 from dosimeter.doses.information import Part, information, needs
 from dosimeter.doses.pictures import pictures_of
 from dosimeter.doses.priors import STD, WHITE, Prior
@@ -82,9 +84,16 @@ def dose(
     found: list[ImageDose] = []
     drawn: dict[str, dict[str, Tensor]] = {}
     how: channels.Seen | None = None
+    exact = True
     with bar("dose", len(victims.ids), show=resources.progress) as advance:
         for v in range(len(victims.ids)):
             began = time.perf_counter()
+            if too_large(case, victims, v):
+                each, seen = _estimated(case, victims, v)
+                found.append(each._replace(seconds=round(time.perf_counter() - began, 3)))
+                how, exact = how or seen, False
+                advance(v + 1)
+                continue
             update = _measured(case, victims, v)
             how = how or update.how
             for b in range(victims.batch):
@@ -97,10 +106,10 @@ def dose(
     assert how is not None
     doses = Doses(
         images=tuple(found), prior="none" if case.prior is None else case.prior.name, channel=case.channel.words(),
-        noise=min(how.variance.values()) ** 0.5, rounded=_times(how), notes=_notes(how, case), exact=True,
+        noise=min(how.variance.values()) ** 0.5, rounded=_times(how), notes=_notes(how, case), exact=exact,
         settings=_settings(case, victims), pictures=drawn,
     )  # fmt: skip
-    return _with_tensors(doses, case, victims) if tensors == "worst" else doses
+    return _with_tensors(doses, case, victims) if tensors == "worst" and exact else doses
 
 
 def _measured(case: Case, victims: Victims, v: int) -> _Update:
@@ -150,13 +159,43 @@ def _network(case: Case, victims: Victims, v: int, at: int, fixed: Secrets) -> N
     drawn = {**fixed, **clients.scoped_draws(target, defense, victims.batch, stream, "image")}
     unknown = () if defense.reveals else tuple(drawn)
     images = victims.images[v].to(target.mean)
-    network = Network(target, images, like(victims.labels[v], target), drawn, unknown)
-    if needs(network) > case.budget:
+    return Network(target, images, like(victims.labels[v], target), drawn, unknown)
+
+
+def too_large(case: Case, victims: Victims, v: int) -> bool:
+    """Whether the exact matrices of an update take more memory than there is."""
+    return needs(_first(case, victims, v)) > case.budget
+
+
+def _first(case: Case, victims: Victims, v: int) -> Network:
+    fixed = clients.client_draws(case.client.target, case.client.defense, _stream(case, victims, v, "client"))
+    return _network(case, victims, v, 0, fixed)
+
+
+def _estimated(case: Case, victims: Victims, v: int) -> tuple[ImageDose, channels.Seen]:
+    """Figures of one image by products alone, with their errors."""
+    network = _first(case, victims, v)
+    if victims.batch > 1 or case.updates.rounds > 1:
         raise SettingError(
-            f"The exact dose of this model takes about {needs(network) / 2**30:.1f} GiB; allow it (--budget), or "
-            "choose smaller images, a smaller batch or a smaller model."
+            f"The exact dose of this model takes about {needs(network) / 2**30:.1f} GiB, and estimates are made of one "
+            "update of one image; allow more memory (--budget), or leave --batch and --rounds out."
         )
-    return network
+    how = channels.seen(case.channel, network.gradient, batch=1)
+    found = estimated(network, how, case.known, case.client.seed)
+    size = network.layout.size
+    psnr, bare = algebra.psnr(found.error.value), case.prior is None
+    errors = {
+        "determined": found.determined.error,
+        "bits": found.bits.error,
+        "psnr": 10 / math.log(10) * found.error.error / max(found.error.value, 1e-30),
+        "white": found.white.error,
+    }
+    each = ImageDose(
+        id=victims.ids[v], place=0, number=int(victims.indices[v, 0]), dimensions=size,
+        determined=round(found.determined.value), bits=None if bare else found.bits.value, psnr=None if bare else psnr,
+        unbiased=None, white=round(found.white.value), secrets={}, tensors={}, error=errors, seconds=0.0,
+    )  # fmt: skip
+    return each, how
 
 
 def _secrets(case: Case, network: Network, matrix: Tensor, batch: int) -> dict[str, SecretDose]:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,14 +18,39 @@ HELD = 10
 """Every so many-th image is held out to choose the weight."""
 
 
-class Known(NamedTuple):
-    """A prior on images of n numbers."""
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A prior on images of n numbers, whose covariance is F F^T."""
 
     name: str
     mean: Tensor  # (n,)
-    variance: Tensor  # (n,)
-    precision: Tensor  # (n, n)
-    log_precision: float  # its log-determinant
+    factor: Tensor  # F (n, n), lower triangular, or its diagonal (n,)
+
+    @cached_property
+    def variance(self) -> Tensor:
+        """(n,) of every number."""
+        return self.factor.square() if self.factor.ndim == 1 else self.factor.square().sum(1)
+
+    @cached_property
+    def precision(self) -> Tensor:
+        """(n, n) the inverse of the covariance."""
+        if self.factor.ndim == 1:
+            return torch.diag(1 / self.factor.square())
+        return torch.cholesky_inverse(self.factor)
+
+    @property
+    def log_precision(self) -> float:
+        """Its log-determinant."""
+        diagonal = self.factor if self.factor.ndim == 1 else self.factor.diagonal()
+        return -2 * float(diagonal.log().sum())
+
+    def spread(self, white: Tensor) -> Tensor:
+        """F v of rows v (K, n)."""
+        return white * self.factor if self.factor.ndim == 1 else white @ self.factor.T
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """F^T v of rows v (K, n)."""
+        return rows * self.factor if self.factor.ndim == 1 else rows @ self.factor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +65,7 @@ class White:
 
     def known(self, size: int) -> Known:
         mean = torch.full((size,), 0.5, dtype=torch.float64)
-        variance = torch.full_like(mean, self.std**2)
-        return Known(self.name, mean, variance, torch.diag(1 / variance), -2 * size * math.log(self.std))
+        return Known(self.name, mean, torch.full_like(mean, self.std))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,10 +92,7 @@ class Images:
         centred = (rows[~held] - mean).float()  # whose products need no more than single precision
         plain = (centred.T @ centred).double() / (len(centred) - 1)
         weight = _likeliest(plain, rows[held][:1000] - mean)
-        covariance = _shrunk(plain, weight)
-        factor = torch.linalg.cholesky(covariance)
-        precision = torch.cholesky_inverse(factor)
-        return Known(self.name, mean, covariance.diagonal(), precision, -2 * float(factor.diagonal().log().sum()))
+        return Known(self.name, mean, torch.linalg.cholesky(_shrunk(plain, weight)))
 
 
 Prior = White | Images

@@ -120,7 +120,7 @@ class Network:
         self.point: Point = {IMAGES: images, **{name: drawn[name] for name in unknown}}
         self.layout = Layout.of(self.point)
         self._parameters = {name: p.detach() for name, p in self.target.model.named_parameters() if p.requires_grad}
-        self.gradient = {name: g.detach() for name, g in self._update(self.point).items()}
+        self.gradient = {name: g.detach() for name, g in self.update(self.point).items()}
         self.layers: dict[str, Positions] = {}
         self._weights: dict[str, str] = {}  # {layer: name of its weight}
         self._biases: dict[str, str] = {}
@@ -134,7 +134,7 @@ class Network:
         drawn = {**self.target.drawn, **{name: value for name, value in point.items() if name != IMAGES}}
         return replace(self.target, drawn=drawn)
 
-    def _update(self, point: Point) -> Gradient:
+    def update(self, point: Point) -> Gradient:
         """The update as the client computes it, before its defense acts on it."""
         target = self._drawn(point)
         if target.step is not None:
@@ -201,7 +201,7 @@ class Network:
         raw = {name: p for name, p in self._parameters.items() if name not in explained}
         target = self._drawn(point)
         if target.step is not None:
-            return Passed({}, {}, dict(self._update(point)))
+            return Passed({}, {}, dict(self.update(point)))
 
         def loss(added: Point, other: dict[str, Tensor]) -> tuple[Tensor, Point]:
             seen: Point = {}
