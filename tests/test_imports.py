@@ -43,6 +43,7 @@ ALLOWED = {
     "benchmarks": VOCABULARY
     | {"networks", "attacks", "auditing", "engine", "federated", "metrics", "models", "reports", "sweeps"},
     "task": VOCABULARY | {"data", "models", "spec"},
+    "papers": VOCABULARY | PARTS | {"auditing", "federated", "spec", "sweeps"},
     "studies": VOCABULARY | PARTS | {"auditing", "federated", "spec", "sweeps"},
     "federated": VOCABULARY | PARTS | {"auditing", "networks", "spec", "task"},
     "flower": {"federated"},
@@ -56,6 +57,7 @@ ALLOWED = {
         "doses",
         "drafts",
         "federated",
+        "papers",
         "reports",
         "spec",
         "store",

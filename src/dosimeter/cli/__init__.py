@@ -86,6 +86,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "check": (options.Check, "check.run"),
     "list": (options.List, "lists.run"),
     "study": (options.Study, "study.run"),
+    "reproduce": (options.Reproduce, "reproduce.run"),
     "train": (options.Train, "train.run"),
     "follow": (options.Follow, "train.run_follow"),
     "compare": (options.Compare, "tradeoff.run_compare"),

@@ -35,6 +35,12 @@ _captured, _kept, _plain = _under("A captured update"), _under("A federation's k
 _tuned = _under("Tuning")
 
 
+class HowMuch(StrEnum):
+    """How much of a paper's table is run."""
+
+    smoke, laptop, paper = "smoke", "laptop", "paper"
+
+
 class Precision(StrEnum):
     float32, float64 = "float32", "float64"
 
@@ -496,6 +502,22 @@ class Study:
     data: str | None = _of(_plain("Another data set for every row."), None)
     threshold: float | None = _of(_plain("SSIM from which an image counts as read; by default its paper's."), None)
     metric: list[str] | None = _of(METRIC, None)
+    on: str = _of(ON, "here")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduce:
+    """Run a table or figure of the five papers and print what it gives beside what the paper prints."""
+
+    name: str | None = _of(typer.Argument(metavar="PAPER/ITEM", help="One of --list, or all."), None)
+    list: bool = _of(_plain("List all tables and figures.", "--list"), False)
+    claims: bool = _of(_plain("Judge every claim of the papers by what is kept in the folder.", "--claims"), False)
+    scale: HowMuch = _of(_plain("smoke: does it run; laptop: an hour at most; paper: as published."), HowMuch.laptop)
+    ours: bool = _of(_plain("Also set every attack made for a defense on the same victims.", "--ours/--own-only"), True)
+    out: Path = _of(
+        _output("Folder that keeps all trials, for all tables; a stopped run goes on."), Path("runs/papers")
+    )
+    results: Path | None = _of(_output("Also write table, numbers and figure into this folder."), None)
     on: str = _of(ON, "here")
 
 

@@ -13,7 +13,7 @@ Images are (n, C, H, W) in [0, 1], scores (n,); a `Metric` is a score with its n
 
 from dosimeter.metrics.images import clip, min_max, mse, psnr, ssim, ssim_shifted
 from dosimeter.metrics.labels import align_labels, even_guess, label_overlap
-from dosimeter.metrics.lpips import Lpips, find_weights
+from dosimeter.metrics.lpips import Lpips, find_weights, weights_at_hand
 from dosimeter.metrics.matching import match_batch, match_batches
 from dosimeter.metrics.rates import Rate, identification, percent, wilson
 from dosimeter.metrics.score import (
@@ -54,5 +54,6 @@ __all__ = [
     "ssim",
     "ssim_shifted",
     "summarise",
+    "weights_at_hand",
     "wilson",
 ]

@@ -179,10 +179,14 @@ class Lpips:
 
 def find_weights(folder: str | Path | None = None) -> Path | None:
     """The first of lpips_alex.pth and lpips_vgg.pth in the folder, else in that of DOSIMETER_DATA, else None."""
-    named = os.environ.get("DOSIMETER_DATA")
-    folders = [place for place in (folder, named) if place]
+    return next(iter(weights_at_hand(folder)), None)
+
+
+def weights_at_hand(folder: str | Path | None = None) -> list[Path]:
+    """All of lpips_alex.pth and lpips_vgg.pth in the folder and in that of DOSIMETER_DATA."""
+    folders = [place for place in (folder, os.environ.get("DOSIMETER_DATA")) if place]
     places = [Path(place) / name for place in folders for name in ("lpips_alex.pth", "lpips_vgg.pth")]
-    return next((place for place in places if place.is_file()), None)
+    return [place for place in places if place.is_file()]
 
 
 def _prepare(images: Tensor, minimum: int) -> Tensor:

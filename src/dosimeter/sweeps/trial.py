@@ -22,6 +22,7 @@ from dosimeter.errors import DataError, SettingError, unknown
 from dosimeter.federated import Federation, Training, as_audited, train
 from dosimeter.federated.federation import CACHED
 from dosimeter.federated.training import check_rounds, picked, score
+from dosimeter.metrics import Lpips, weights_at_hand
 from dosimeter.networks import activations
 from dosimeter.sweeps import versions
 from dosimeter.sweeps.store import Store
@@ -87,6 +88,7 @@ class Trial(_Words):
     threshold: float = 0.5
     decoys: int = 99
     metrics: tuple[str, ...] = ()  # scores of the user's own, path/to/file.py:NAME
+    lpips: bool = False  # whether images are scored by LPIPS too, with the weights that are at hand
     budget: float = 4.0
     minutes: float | None = None
     until_read: bool = False  # whether a panel ends once its attacks have read every image
@@ -303,7 +305,8 @@ def _scoring(trial: Trial, dataset: data.Dataset, victims: Victims | None) -> Sc
         many = data.pool_of(dataset, trial.decoys)
         decoys = data.pick_decoys(dataset, victims, many, seed=trial.seed, split=trial.split)
     own = tuple(part("metric", each) for each in trial.metrics)
-    return Scoring(threshold=trial.threshold, decoys=decoys, among=trial.decoys or None, metrics=own)
+    seen = tuple(Lpips.load(each) for each in weights_at_hand()) if trial.lpips else ()
+    return Scoring(threshold=trial.threshold, decoys=decoys, among=trial.decoys or None, metrics=own, lpips=seen)
 
 
 def _trained(course: Course) -> Trained:

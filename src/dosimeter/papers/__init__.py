@@ -1,0 +1,59 @@
+"""The five papers: every table and figure as data and as something to run.
+
+item        a table or figure: rows in the words of the command line, published numbers, scales
+published   the numbers, as tables of text
+ppp ...     a file a paper
+run         an item as a sweep
+show        measured beside published
+claims      what papers claim, and whether it held
+"""
+
+from pathlib import Path
+
+from dosimeter.errors import SettingError, unknown
+from dosimeter.papers import ppp
+from dosimeter.papers.claims import Claim, Held, Judged
+from dosimeter.papers.item import SCALES, Case, Cut, Item, Scale, Value
+from dosimeter.papers.run import Measured, recall, reproduce
+from dosimeter.papers.show import claims_table, document, markdown
+
+ITEMS: dict[str, Item] = {item.key: item for paper in (ppp,) for item in paper.ITEMS}
+"""By PAPER/NAME."""
+
+CLAIMS: tuple[Claim, ...] = tuple(claim for paper in (ppp,) for claim in paper.CLAIMS)
+
+
+def find(name: str) -> Item:
+    """An item by its name."""
+    if name not in ITEMS:
+        raise SettingError(unknown("table or figure", name, list(ITEMS)))
+    return ITEMS[name]
+
+
+def judge_all(folder: str | Path, *, scale: Scale = "laptop") -> list[tuple[Claim, Judged, Judged]]:
+    """Every claim with what the kept rows of its item say of it, by the paper's own attack and by ours."""
+    found = {name: recall(ITEMS[name], folder, scale=scale) for name in dict.fromkeys(each.item for each in CLAIMS)}
+    return [(each, each.judge(found[each.item]), each.judge(found[each.item], ours=True)) for each in CLAIMS]
+
+
+__all__ = [
+    "CLAIMS",
+    "ITEMS",
+    "SCALES",
+    "Case",
+    "Claim",
+    "Cut",
+    "Held",
+    "Item",
+    "Judged",
+    "Measured",
+    "Scale",
+    "Value",
+    "claims_table",
+    "document",
+    "find",
+    "judge_all",
+    "markdown",
+    "recall",
+    "reproduce",
+]

@@ -1,0 +1,142 @@
+"""Items as sweeps: what is kept costs nothing, and items share what they have in common."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dosimeter.auditing import Result
+from dosimeter.auditing.evidence import tally
+from dosimeter.auditing.verdict import weigh
+from dosimeter.errors import DataError
+from dosimeter.metrics import Rate
+from dosimeter.papers.item import QUANTITIES, Case, Item, Scale, Value
+from dosimeter.sweeps import Course, Entry, Status, Store, Trial, run_all
+from dosimeter.sweeps.places import HERE
+from dosimeter.sweeps.run import Told
+from dosimeter.sweeps.trial import forget
+
+
+class Measured(NamedTuple):
+    """A row as it was run, in the paper's units."""
+
+    name: tuple[str, ...]
+    values: Mapping[str, Value]
+    read: Rate | None = None  # images, by the paper's own attack
+    strongest: Value | None = None  # SSIM of the strongest attack
+    by: str = ""  # which that is
+    read_by: Rate | None = None  # images that it reads
+    verdict: str = ""
+    evidence: str = ""
+    why_not: str = ""  # it was not run
+    digest: str = ""  # of the paper's attack in the store
+
+
+def reproduce(
+    item: Item, folder: str | Path, *, scale: Scale = "laptop", ours: bool = True, on: str = HERE,
+    told: Told | None = None,
+) -> list[Measured]:  # fmt: skip
+    """Run what the store does not have of an item at a scale, and give its rows.
+
+    Args:
+        folder: a store of trials, which items share.
+        ours: also set every attack made for the defense on the same victims.
+        on, told: as in `dosimeter.sweep`.
+    """
+    forget()
+    small = item.at(scale)
+    cases = [_ready(case, ours) for case in small.cases]
+    wanted = [trial for case, why in cases if not why for trial in _trials(case, small.seeds, ours)]
+    with Store(folder) as store:
+        entries = iter(run_all(wanted, store, on=on, retry_failed=True, told=told) if wanted else [])
+        return [
+            Measured(case.name, {}, why_not=why)
+            if why
+            else _measured(case, [next(entries) for _ in _trials(case, small.seeds, ours)], store)
+            for case, why in cases
+        ]
+
+
+def recall(item: Item, folder: str | Path, *, scale: Scale = "laptop") -> list[Measured]:
+    """The rows of an item that the store has; nothing is run."""
+    forget()
+    small = item.at(scale)
+    with Store(folder) as store:
+        return [_recalled(case, small.seeds, store) for case in small.cases]
+
+
+def _recalled(case: Case, seeds: int, store: Store) -> Measured:
+    """A row by those of its trials that are done."""
+    _, why = _ready(case, True)
+    if why:
+        return Measured(case.name, {}, why_not=why)
+    kept = [store.entry(each.prepare().digest) for each in _trials(case, seeds, True)]
+    attacks = kept[: 0 if case.trial is None else 2]
+    if attacks and (attacks[0] is None or attacks[0].status is not Status.DONE):
+        return Measured(case.name, {}, why_not="it was not run at this scale")
+    done = [each for each in kept if each is not None and each.status is Status.DONE]
+    return _measured(case, done, store) if done else Measured(case.name, {}, why_not="it was not run at this scale")
+
+
+def _ready(case: Case, ours: bool) -> tuple[Case, str]:
+    """A case, and what it needs that is not at hand."""
+    if case.needs:
+        return case, case.needs
+    try:
+        for each in _trials(case, 1, ours):
+            each.prepare()
+    except DataError as error:
+        return case, str(error)
+    return case, ""
+
+
+def _trials(case: Case, seeds: int, ours: bool) -> list[Trial | Course]:
+    """The paper's attack, the strongest of ours, and trainings."""
+    attacks = [case.trial, case.strongest if ours else None]
+    courses = [replace(case.course, seed=case.course.seed + k) for k in range(seeds)] if case.course else []
+    return [*(each for each in attacks if each is not None), *courses]
+
+
+def _measured(case: Case, entries: Sequence[Entry], store: Store) -> Measured:
+    failed = next((each for each in entries if each.status is not Status.DONE), None)
+    if failed is not None:
+        return Measured(case.name, {}, why_not=failed.reason or f"it is {failed.status}")
+    audits = [each for each in entries if each.kind == "audit"]
+    accuracies = [each.found["accuracy"] for each in entries if each.kind == "training" and each.found]
+    values: dict[str, Value] = {}
+    if accuracies:
+        spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
+        values["accuracy"] = _in_units("accuracy", statistics.mean(accuracies), spread)
+    if not audits:
+        return Measured(case.name, values)
+    own = store.result(audits[0].digest)
+    best = store.result(audits[1].digest) if len(audits) > 1 else None
+    row = Measured(case.name, values | _scores(own), own.scores.success, digest=audits[0].digest)
+    return row if best is None else row._replace(**_beside(best))
+
+
+def _scores(result: Result) -> dict[str, Value]:
+    """All that the paper's attack has in tables, over victims."""
+    scores, near = result.scores, result.scores.nearest
+    found = {name: _in_units(name, one.mean, one.std) for name, one in near.scores.items() if name in QUANTITIES}
+    steps = [record.steps for record in result.records]
+    found["steps"] = Value(statistics.mean(steps), statistics.stdev(steps) if len(steps) > 1 else None)
+    found["asr"] = _in_units("asr", scores.success.hits / max(1, scores.success.of), None)
+    return found
+
+
+def _beside(best: Result) -> dict[str, Any]:
+    one = best.scores.nearest["ssim"]
+    return {
+        "strongest": Value(one.mean, one.std),
+        "by": best.settings["attack_name"],
+        "read_by": best.scores.success,
+        "verdict": weigh(best).kind.value,
+        "evidence": tally(best.scores.evidence),
+    }
+
+
+def _in_units(name: str, mean: float, spread: float | None) -> Value:
+    times = QUANTITIES[name].times
+    return Value(times * mean, None if spread is None else times * spread)

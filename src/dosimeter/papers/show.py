@@ -1,0 +1,111 @@
+"""An item's rows as a table: measured beside published, and where they differ."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dosimeter.papers.claims import Claim, Judged
+from dosimeter.papers.item import QUANTITIES, Item, Quantity, Scale, Value
+from dosimeter.papers.run import Measured
+from dosimeter.sweeps.table import as_table
+
+APART = "≠"
+"""Beside a number that differs from the paper's by more than both spreads."""
+
+
+def head(item: Item) -> list[str]:
+    measured = [_label(QUANTITIES[name]) for name in item.quantities]
+    return [*item.heading, *measured, "strongest attack", "its SSIM", "images read", "evidence"]
+
+
+def cells(item: Item, found: Sequence[Measured]) -> list[list[str]]:
+    """A row a case; a number is followed by the paper's in brackets."""
+    published = {case.name: case for case in item.cases}
+    rows = []
+    for row in found:
+        case = published[row.name]
+        if row.why_not:
+            empty = [f"not run: {row.why_not}", *([""] * (len(item.quantities) + 3))]
+            rows.append([*row.name, *empty])
+            continue
+        shown = [_cell(QUANTITIES[name], row.values.get(name), case.value(name)) for name in item.quantities]
+        best = f"{row.strongest.mean:.2f}" if row.strongest else "-"
+        read = f"{row.read_by.hits} of {row.read_by.of}" if row.read_by else "-"
+        rows.append([*row.name, *shown, row.by or "-", best, read, row.evidence or "-"])
+    return rows
+
+
+def markdown(item: Item, found: Sequence[Measured], scale: Scale) -> str:
+    """The table with what was cut and what differs."""
+    cut = item.missing(scale)
+    parts = [
+        f"{item.about} Numbers in brackets are the paper's; {APART}: apart by more than both spreads.",
+        as_table(head(item), cells(item, found)),
+    ]
+    if cut:
+        parts.append(f"Cut at this scale: {', '.join(cut)}.")
+    if item.differs:
+        parts.append(item.differs)
+    elif any(apart(row, item) for row in found):
+        parts.append("Why figures differ was not found out.")
+    return "\n\n".join(parts)
+
+
+def apart(row: Measured, item: Item) -> list[str]:
+    """Quantities of a row that differ from the paper's."""
+    case = next(case for case in item.cases if case.name == row.name)
+    pairs = [(name, row.values.get(name), case.value(name)) for name in item.quantities]
+    return [name for name, mine, theirs in pairs if mine and theirs and differ(QUANTITIES[name], mine, theirs)]
+
+
+def differ(quantity: Quantity, mine: Value, theirs: Value) -> bool:
+    """Whether two numbers are further apart than their spreads and the paper's rounding allow."""
+    rounding = 0.5 * 10**-quantity.digits
+    return bool(abs(mine.mean - theirs.mean) > (mine.spread or 0.0) + (theirs.spread or 0.0) + rounding)
+
+
+def document(item: Item, found: Sequence[Measured], scale: Scale) -> dict[str, Any]:
+    """All of it as plain values."""
+    published = {case.name: case.published for case in item.cases}
+    rows = [
+        {
+            "name": list(row.name),
+            "measured": {name: list(value) for name, value in row.values.items() if name in item.quantities},
+            "published": {name: published[row.name].get(name) for name in item.quantities},
+            "differ": [] if row.why_not else apart(row, item),
+            "strongest": row.strongest and list(row.strongest),
+            "by": row.by,
+            "read": row.read and [row.read.hits, row.read.of],
+            "read_by": row.read_by and [row.read_by.hits, row.read_by.of],
+            "verdict": row.verdict,
+            "evidence": row.evidence,
+            "not_run": row.why_not,
+        }
+        for row in found
+    ]
+    return {"item": item.key, "scale": scale, "cut": item.missing(scale), "rows": rows}
+
+
+def claims_table(judged: Sequence[tuple[Claim, Judged, Judged]]) -> str:
+    """Every claim with what was found by the paper's own attack and by ours."""
+    rows = [
+        [claim.name, claim.where, own.held.value, ours.held.value, own.evidence, ours.evidence]
+        for claim, own, ours in judged
+    ]
+    return as_table(["claim", "where", "its own attack", "ours", "evidence", "evidence of ours"], rows)
+
+
+def _label(quantity: Quantity) -> str:
+    return quantity.label + (f" [{quantity.unit}]" if quantity.unit else "")
+
+
+def _cell(quantity: Quantity, mine: Value | None, theirs: Value | None) -> str:
+    said = _number(quantity, mine) if mine else "-"
+    if theirs is None:
+        return said
+    mark = f" {APART}" if mine and differ(quantity, mine, theirs) else ""
+    return f"{said} ({_number(quantity, theirs)}){mark}"
+
+
+def _number(quantity: Quantity, value: Value) -> str:
+    spread = "" if value.spread is None else f" ± {value.spread:.{quantity.digits}f}"
+    return f"{value.mean:.{quantity.digits}f}{spread}"
