@@ -11,16 +11,18 @@ claims      what papers claim, and whether it held
 from pathlib import Path
 
 from dosimeter.errors import SettingError, unknown
-from dosimeter.papers import ppp
+from dosimeter.papers import bayes, cvb, fedkl, ig, ppp
 from dosimeter.papers.claims import Claim, Held, Judged
 from dosimeter.papers.item import SCALES, Case, Cut, Item, Scale, Value
 from dosimeter.papers.run import Measured, recall, reproduce
 from dosimeter.papers.show import claims_table, document, markdown
 
-ITEMS: dict[str, Item] = {item.key: item for paper in (ppp,) for item in paper.ITEMS}
+PAPERS = (ppp, bayes, ig, cvb, fedkl)
+
+ITEMS: dict[str, Item] = {item.key: item for paper in PAPERS for item in paper.ITEMS}
 """By PAPER/NAME."""
 
-CLAIMS: tuple[Claim, ...] = tuple(claim for paper in (ppp,) for claim in paper.CLAIMS)
+CLAIMS: tuple[Claim, ...] = tuple(claim for paper in PAPERS for claim in paper.CLAIMS)
 
 
 def find(name: str) -> Item:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from dosimeter.papers.item import QUANTITIES
 from dosimeter.papers.run import Measured
 
 
@@ -70,6 +71,28 @@ class Kept:
             return Judged(Held.UNTESTED, "no attack bears on it" if ours else "no training of it was run")
         good = all(mine >= theirs - self.within for _, mine, theirs in pairs)
         said = "; ".join(f"{', '.join(one.name)}: {mine:.2f} against {theirs:.2f} %" for one, mine, theirs in pairs)
+        return Judged(Held.HELD if good else Held.NOT, said)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Higher:
+    """A quantity in rows of a name is more than that of others, by a factor."""
+
+    rows: tuple[str, ...]
+    than: tuple[str, ...]
+    quantity: str
+    by: float = 1.0
+
+    def judge(self, found: Sequence[Measured], *, ours: bool) -> Judged:
+        mine, theirs = (
+            [each.values[self.quantity].mean for each in named(found, words) if self.quantity in each.values]
+            for words in (self.rows, self.than)
+        )
+        if ours or not (mine and theirs):
+            return Judged(Held.UNTESTED, "no attack of ours bears on it" if ours else "no row of it was run")
+        good = min(mine) >= self.by * max(theirs)
+        digits = QUANTITIES[self.quantity].digits
+        said = f"{', '.join(self.rows)}: {min(mine):.{digits}f} against {max(theirs):.{digits}f}"
         return Judged(Held.HELD if good else Held.NOT, said)
 
 

@@ -77,6 +77,8 @@ class Case:
     """As the paper calls it, by the item's heading."""
     trial: Trial | None = None
     """The attack, at the paper's scale."""
+    tries: tuple[str, ...] = ()
+    """Attacks of which the one takes its place that is best on images of the attacker's own."""
     course: Course | None = None
     """The training whose accuracy stands in the row."""
     published: Mapping[str, float | tuple[float, float]] = field(default_factory=dict)
@@ -125,6 +127,8 @@ class Item:
     figure: Literal["", "pictures", "tradeoff", "bars"] = ""
     threshold: float = 0.5
     """SSIM from which the paper counts an image as read."""
+    judged: str = "ssim"
+    """The score that this is of."""
     differs: str = ""
     """Why figures are not the paper's, as far as that was found out."""
 
