@@ -63,9 +63,10 @@ class Cut:
     seeds: int | None = None  # of trainings, at most
     cases: int | None = None  # the first so many
     trainings: bool = True  # whether accuracies are measured
+    panel: Steps = AUTO  # of every search beside the paper's own
 
 
-SMOKE = Cut(victims=1, steps=2, rounds=1, seeds=1, cases=2, trainings=False)
+SMOKE = Cut(victims=1, steps=2, rounds=1, seeds=1, cases=2, trainings=False, panel=2)
 """Does it run? The numbers say nothing."""
 
 
@@ -83,6 +84,8 @@ class Case:
     """The training whose accuracy stands in the row."""
     published: Mapping[str, float | tuple[float, float]] = field(default_factory=dict)
     """{quantity: value, or value and spread}, in the paper's units."""
+    panel: Steps = AUTO
+    """Steps of searches beside the paper's own."""
     needs: str = ""
     """What is not at hand to run it; nothing takes its place."""
 
@@ -101,12 +104,12 @@ class Case:
         if course is not None and by.rounds:
             assert course.protocol is not None
             course = replace(course, round=_rounds(course.protocol, course.round, by.rounds))
-        return replace(self, trial=trial, course=course if by.trainings else None)
+        return replace(self, trial=trial, course=course if by.trainings else None, panel=by.panel)
 
     @property
     def strongest(self) -> Trial | None:
         """Every attack that is made for its defense, on the same victims; it ends once all are read."""
-        return None if self.trial is None else replace(self.trial, attack=AUTO, steps=AUTO, until_read=True)
+        return None if self.trial is None else replace(self.trial, attack=AUTO, steps=self.panel, until_read=True)
 
 
 @dataclass(frozen=True, kw_only=True)

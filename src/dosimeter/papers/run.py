@@ -159,13 +159,23 @@ def _measured(item: Item, case: Case, entries: Sequence[Entry], store: Store) ->
     own = store.result(audits[0].digest)
     best = store.result(audits[1].digest) if len(audits) > 1 else None
     row = Measured(case.name, values | _scores(item, own), own.scores.success, digest=audits[0].digest)
-    return row if best is None else row._replace(**_beside(best))
+    return row if best is None else row._replace(**_beside(max(own, best, key=_strength)))
+
+
+def _strength(result: Result) -> tuple[int, float]:
+    """By which attacks are ordered: images read, then how well."""
+    return result.scores.success.hits, result.scores.nearest["ssim"].mean
+
+
+def _spread(many: int, value: float) -> float | None:
+    """Of one number there is none."""
+    return value if many > 1 else None
 
 
 def _scores(item: Item, result: Result) -> dict[str, Value]:
     """All that the paper's attack has in tables, over victims."""
-    near = result.scores.nearest
-    found = {name: _in_units(name, one.mean, one.std) for name, one in near.scores.items() if name in QUANTITIES}
+    near, many = result.scores.nearest.scores, len(result.records)
+    found = {key: _in_units(key, near[key].mean, _spread(many, near[key].std)) for key in near if key in QUANTITIES}
     steps = [record.steps for record in result.records]
     found["steps"] = Value(statistics.mean(steps), statistics.stdev(steps) if len(steps) > 1 else None)
     read = [record.nearest[item.judged] >= item.threshold for record in result.records]
@@ -186,7 +196,7 @@ def _parameters(case: Case) -> int:
 def _beside(best: Result) -> dict[str, Any]:
     one = best.scores.nearest["ssim"]
     return {
-        "strongest": Value(one.mean, one.std),
+        "strongest": Value(one.mean, _spread(len(best.records), one.std)),
         "by": best.settings["attack_name"],
         "read_by": best.scores.success,
         "verdict": weigh(best).kind.value,

@@ -17,8 +17,8 @@ def head(item: Item) -> list[str]:
     return [*item.heading, *measured, "strongest attack", "its SSIM", "images read", "evidence"]
 
 
-def cells(item: Item, found: Sequence[Measured]) -> list[list[str]]:
-    """A row a case; a number is followed by the paper's in brackets."""
+def cells(item: Item, found: Sequence[Measured], *, marked: bool = True) -> list[list[str]]:
+    """A row a case; a number is followed by the paper's in brackets, and `marked` where they differ."""
     published = {case.name: case for case in item.cases}
     rows = []
     for row in found:
@@ -27,7 +27,7 @@ def cells(item: Item, found: Sequence[Measured]) -> list[list[str]]:
             empty = [f"not run: {row.why_not}", *([""] * (len(item.quantities) + 3))]
             rows.append([*row.name, *empty])
             continue
-        shown = [_cell(QUANTITIES[name], row.values.get(name), case.value(name)) for name in item.quantities]
+        shown = [_cell(QUANTITIES[name], row.values.get(name), case.value(name), marked) for name in item.quantities]
         best = f"{row.strongest.mean:.2f}" if row.strongest else "-"
         read = f"{row.read_by.hits} of {row.read_by.of}" if row.read_by else "-"
         rows.append([*row.name, *shown, row.by or "-", best, read, row.evidence or "-"])
@@ -36,16 +36,19 @@ def cells(item: Item, found: Sequence[Measured]) -> list[list[str]]:
 
 def markdown(item: Item, found: Sequence[Measured], scale: Scale) -> str:
     """The table with what was cut and what differs."""
-    cut = item.missing(scale)
+    cut, marked = item.missing(scale), scale != "smoke"
+    note = f"; {APART}: apart by more than both spreads" if marked else ", ours say nothing at this scale"
     parts = [
-        f"{item.about} Numbers in brackets are the paper's; {APART}: apart by more than both spreads.",
-        as_table(head(item), cells(item, found)),
+        f"{item.about} Numbers in brackets are the paper's{note}.",
+        as_table(head(item), cells(item, found, marked=marked)),
     ]
     if cut:
         parts.append(f"Cut at this scale: {', '.join(cut)}.")
+    if not marked:
+        return "\n\n".join(parts)
     if item.differs:
         parts.append(item.differs)
-    elif any(apart(row, item) for row in found):
+    elif any(apart(row, item) for row in found if not row.why_not):
         parts.append("Why figures differ was not found out.")
     return "\n\n".join(parts)
 
@@ -98,11 +101,11 @@ def _label(quantity: Quantity) -> str:
     return quantity.label + (f" [{quantity.unit}]" if quantity.unit else "")
 
 
-def _cell(quantity: Quantity, mine: Value | None, theirs: Value | None) -> str:
+def _cell(quantity: Quantity, mine: Value | None, theirs: Value | None, marked: bool) -> str:
     said = _number(quantity, mine) if mine else "-"
     if theirs is None:
         return said
-    mark = f" {APART}" if mine and differ(quantity, mine, theirs) else ""
+    mark = f" {APART}" if marked and mine and differ(quantity, mine, theirs) else ""
     return f"{said} ({_number(quantity, theirs)}){mark}"
 
 

@@ -1,0 +1,166 @@
+"""The five papers as data: every item can be made, says what it leaves out, and is judged as its numbers are."""
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dosimeter import papers
+from dosimeter.metrics import Rate
+from dosimeter.papers import published
+from dosimeter.papers.claims import Claim, Held, Higher, Kept, Stated
+from dosimeter.papers.item import QUANTITIES, Case, Cut, Item, Value
+from dosimeter.papers.run import Measured
+from dosimeter.papers.show import apart, cells, differ, markdown
+from dosimeter.sweeps import Course, Trial
+
+CASES = [(item, case) for item in papers.ITEMS.values() for case in item.cases]
+
+
+def test_names_are_unique_and_numbers_are_of_known_quantities() -> None:
+    for item in papers.ITEMS.values():
+        names = [case.name for case in item.cases]
+        assert len(names) == len(set(names)), item.key
+        assert {len(name) for name in names} == {len(item.heading)}, item.key
+        assert set(item.quantities) <= set(QUANTITIES)
+        for case in item.cases:
+            assert set(case.published) <= set(QUANTITIES), (item.key, case.name)
+            assert case.trial is not None or case.course is not None
+
+
+def test_published_numbers_are_those_of_the_papers() -> None:
+    """A few of each, read off the papers' pages."""
+    told = {
+        ("ppp/table2", ("CIFAR-10", "PPP NG2"), "ssim"): Value(0.17, 0.07),
+        ("ppp/table3", ("CIFAR-10", "ResNet", "Baseline"), "accuracy"): Value(79.46, 0.06),
+        ("cvb/table4", ("MNIST", "PRECODE 512"), "asr"): Value(100.0),
+        ("cvb/table5", ("CIFAR-10", "ResNet-18", "None"), "ssim_minmax"): Value(0.55, 0.11),
+        ("cvb/table8", ("s=4",), "asr"): Value(26.56),
+        ("bayes/table2", ("MNIST", "Prune + Gauss", "0", "Bayes"), "psnr_unclipped"): Value(18.40),
+        ("ig/table1", ("L2",), "psnr_normalised"): Value(-0.38),
+        ("fedkl/table6", ("DLG", "LeNet", "MNIST", "with"), "rmse_bytes"): Value(140.87),
+        ("fedkl/table1", ("federated", "ResNet-20", "CIFAR-10", "with"), "accuracy"): Value(88.45),
+    }
+    for (key, name, quantity), value in told.items():
+        case = next(case for case in papers.ITEMS[key].cases if case.name == name)
+        assert case.value(quantity) == value
+
+
+def test_spreads_stand_beside_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = published.read("ppp-6", 3)
+    assert len(rows) == 76
+    assert rows[0].words == {"data": "MNIST", "model": "MLP", "defense": "Baseline"}
+    assert rows[0].numbers["psnr"] == (60.09, 3.51)
+    assert all(isinstance(value, float) for value in published.read("ppp-1", 2)[0].numbers.values())
+
+
+@given(st.sampled_from(CASES), st.integers(1, 300), st.integers(1, 300), st.integers(1, 300))
+def test_a_cut_never_grows_anything(chosen: tuple[Item, Case], victims: int, steps: int, rounds: int) -> None:
+    _, case = chosen
+    small = case.cut(Cut(victims=victims, steps=steps, rounds=rounds))
+    if case.trial is not None:
+        assert small.trial is not None
+        assert small.trial.victims == min(victims, case.trial.victims)
+        assert int(small.trial.steps or 0) <= int(case.trial.steps or 0)
+        same = {each.name for each in fields(Trial)} - {"victims", "steps", "round"}
+        assert all(getattr(small.trial, name) == getattr(case.trial, name) for name in same)
+    assert case.cut(Cut()) == case
+
+
+def test_what_is_cut_is_said() -> None:
+    item = papers.find("ppp/table2")
+    assert item.missing("paper") == []
+    assert item.missing("laptop") == [
+        "16 of 128 victims",
+        "1000 of 20000 steps of searches",
+        "5 of 200 rounds of training",
+        "1 of 3 trainings",
+    ]
+    assert "no training, so no accuracy" in item.missing("smoke")
+    assert item.at("paper") is item
+
+
+def test_the_strongest_attack_meets_the_same_victims_until_all_are_read() -> None:
+    case = papers.find("cvb/table4").cases[0]
+    assert case.trial is not None
+    assert case.strongest == replace(case.trial, attack="auto", steps="auto", until_read=True)
+
+
+def rows(**values: float) -> list[Measured]:
+    return [
+        Measured((name,), {"ssim": Value(value, 0.01), "accuracy": Value(100 * value)}, strongest=Value(1 - value))
+        for name, value in values.items()
+    ]
+
+
+def test_a_claim_is_held_not_held_or_not_tested() -> None:
+    claim = Claim(name="c", where="p. 1", item="x/y", checks=(Stated(rows=("a",), quantity="ssim", below=0.4),))
+    assert claim.judge(rows(a=0.3)).held is Held.HELD
+    assert claim.judge(rows(a=0.3), ours=True).held is Held.NOT  # for the strongest attack reaches 0.7
+    assert claim.judge(rows(a=0.5)).held is Held.NOT
+    assert claim.judge(rows(b=0.3)).held is Held.UNTESTED
+    assert "a: 0.50" in claim.judge(rows(a=0.5)).evidence
+
+
+def test_one_check_that_fails_is_enough() -> None:
+    checks = (Stated(rows=("a",), quantity="ssim", below=0.4), Stated(rows=("b",), quantity="ssim", below=0.4))
+    claim = Claim(name="c", where="p. 1", item="x/y", checks=checks)
+    assert claim.judge(rows(a=0.1, b=0.9)).held is Held.NOT
+    assert claim.judge(rows(a=0.1)).held is Held.HELD
+
+
+def test_accuracy_is_kept_within_points_and_compared_row_by_row() -> None:
+    claim = Kept(rows=("with",), against=("without",), within=3.0)
+    found = [
+        Measured((data, lock), {"accuracy": Value(value)})
+        for data, lock, value in (("m", "with", 97.0), ("m", "without", 98.0), ("c", "with", 88.0), ("c", "without", 89))
+    ]
+    assert claim.judge(found, ours=False).held is Held.HELD
+    worse = [each._replace(values={"accuracy": Value(80.0)}) if each.name == ("c", "with") else each for each in found]
+    assert claim.judge(worse, ours=False).held is Held.NOT
+    assert claim.judge(found, ours=True).held is Held.UNTESTED
+
+
+def test_a_quantity_is_higher_by_a_factor() -> None:
+    check = Higher(rows=("a",), than=("b",), quantity="ssim", by=2.0)
+    assert check.judge(rows(a=0.8, b=0.4), ours=False).held is Held.HELD
+    assert check.judge(rows(a=0.7, b=0.4), ours=False).held is Held.NOT
+
+
+def test_numbers_differ_by_more_than_both_spreads_and_the_papers_rounding() -> None:
+    ssim = QUANTITIES["ssim"]
+    assert not differ(ssim, Value(0.504, 0.0), Value(0.5))
+    assert differ(ssim, Value(0.506, 0.0), Value(0.5))
+    assert not differ(ssim, Value(0.60, 0.05), Value(0.50, 0.05))
+    assert differ(ssim, Value(0.62, 0.05), Value(0.50, 0.05))
+
+
+def test_a_table_has_measured_beside_published_and_what_was_not_run() -> None:
+    item = papers.find("ppp/table1")
+    found = [
+        Measured(item.cases[0].name, {"ssim": Value(0.5, 0.1)}, strongest=Value(0.9), by="analytic", read_by=Rate(1, 2)),
+        Measured(item.cases[1].name, {}, why_not="needs more"),
+    ]
+    head, *_ = cells(item, found)
+    assert "0.50 ± 0.10 (1.00) ≠" in head
+    assert head[-4:] == ["analytic", "0.90", "1 of 2", "-"]
+    text = markdown(item, found, "laptop")
+    assert "not run: needs more" in text
+    assert "Cut at this scale: " in text
+    assert "Why figures differ was not found out." in text
+    assert apart(found[0], item) == ["ssim"]
+    assert "≠" not in markdown(item, found, "smoke")  # whose numbers say nothing
+
+
+def test_an_unknown_item_is_refused() -> None:
+    with pytest.raises(Exception, match="table9"):
+        papers.find("ppp/table9")
+
+
+@pytest.mark.parametrize("course", {case.course for _, case in CASES if case.course}, ids=str)
+def test_trainings_are_of_known_protocols(course: Course) -> None:
+    from dosimeter import federated, spec
+
+    assert course.protocol is not None
+    spec.make("protocol", course.protocol, federated.BY_NAME)
