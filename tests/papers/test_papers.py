@@ -114,7 +114,12 @@ def test_accuracy_is_kept_within_points_and_compared_row_by_row() -> None:
     claim = Kept(rows=("with",), against=("without",), within=3.0)
     found = [
         Measured((data, lock), {"accuracy": Value(value)})
-        for data, lock, value in (("m", "with", 97.0), ("m", "without", 98.0), ("c", "with", 88.0), ("c", "without", 89))
+        for data, lock, value in (
+            ("m", "with", 97.0),
+            ("m", "without", 98.0),
+            ("c", "with", 88.0),
+            ("c", "without", 89),
+        )
     ]
     assert claim.judge(found, ours=False).held is Held.HELD
     worse = [each._replace(values={"accuracy": Value(80.0)}) if each.name == ("c", "with") else each for each in found]
@@ -139,7 +144,9 @@ def test_numbers_differ_by_more_than_both_spreads_and_the_papers_rounding() -> N
 def test_a_table_has_measured_beside_published_and_what_was_not_run() -> None:
     item = papers.find("ppp/table1")
     found = [
-        Measured(item.cases[0].name, {"ssim": Value(0.5, 0.1)}, strongest=Value(0.9), by="analytic", read_by=Rate(1, 2)),
+        Measured(
+            item.cases[0].name, {"ssim": Value(0.5, 0.1)}, strongest=Value(0.9), by="analytic", read_by=Rate(1, 2)
+        ),
         Measured(item.cases[1].name, {}, why_not="needs more"),
     ]
     head, *_ = cells(item, found)

@@ -1,6 +1,5 @@
 """`dosimeter reproduce`: tables and figures of the five papers, measured beside published."""
 
-import json
 from pathlib import Path
 
 from rich.markup import escape
@@ -8,9 +7,11 @@ from rich.table import Table
 
 from dosimeter import files, papers
 from dosimeter.cli import options
-from dosimeter.cli.console import command, err, out
+from dosimeter.cli.console import command, drawing, err, out
 from dosimeter.cli.parts import going_on, live
 from dosimeter.errors import SettingError
+from dosimeter.reports import charts, kept
+from dosimeter.reports.markup import Html
 from dosimeter.sweeps.places import place_of
 from dosimeter.sweeps.store import check_folder
 
@@ -46,18 +47,45 @@ def _one(item: papers.Item, asked: options.Reproduce) -> None:
     text = papers.markdown(item, found, scale)
     out.print(f"{item.key}, {scale}\n", highlight=False)
     out.print(text, markup=False, highlight=False, soft_wrap=True)
-    if asked.results:
-        _write(item, found, text, asked.results, scale)
+    values = _bars(item, found)
+    pictures = [[", ".join(row.name), row.digest] for row in found if row.digest]
+    head, rows = papers.head(item), papers.cells(item, found, marked=scale != "smoke")
+    with drawing(asked.out):
+        shown = {"head": head, "rows": rows, "bars": values, "threshold": item.threshold, "pictures": pictures}
+        where = kept.write(asked.out, "study", about=f"{item.key}, {scale}: {item.about}", command=command(), **shown)
+        if asked.results:
+            _write(item, found, text, asked.results, scale)
+    out.print(f"report  {where}", highlight=False, soft_wrap=True)
+
+
+def _bars(item: papers.Item, found: list[papers.Measured]) -> dict[str, float]:
+    """The paper's SSIM of every row."""
+    return {", ".join(row.name): row.values[item.judged].mean for row in found if item.judged in row.values}
+
+
+def _figure(item: papers.Item, found: list[papers.Measured]) -> Html | None:
+    """As the paper draws it: bars, or accuracy against what stays hidden; None where it is pictures."""
+    if item.figure == "bars":
+        return charts.bars(_bars(item, found), x=f"mean {item.judged}", threshold=item.threshold)
+    if item.figure == "tradeoff":
+        points: dict[str, list[tuple[float, float]]] = {}
+        for row in found:
+            accuracy, ssim = row.values.get("accuracy"), row.values.get(item.judged)
+            if accuracy and ssim:
+                points.setdefault(row.name[-1], []).append((accuracy.mean, 1 - ssim.mean))
+        return charts.scatter(points, x="accuracy in %", y="1 - SSIM", threshold=1 - item.threshold)
+    return None
 
 
 def _write(item: papers.Item, found: list[papers.Measured], text: str, folder: Path, scale: papers.Scale) -> None:
-    """The table with the command that makes it, and its numbers."""
+    """The table with the command that makes it, its numbers, and its figure."""
     folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"{item.paper}-{item.name}-{scale}"
-    head = f"# {item.key}, {scale}\n\n    {command()}\n\n"
-    place.with_suffix(".md").write_text(head + text + "\n")
-    place.with_suffix(".json").write_text(json.dumps(papers.document(item, found, scale), indent=1) + "\n")
-    err.print(f"table   {place.with_suffix('.md')}", highlight=False, soft_wrap=True)
+    name = f"{item.paper}-{item.name}-{scale}"
+    files.replace(folder / f"{name}.md", f"# {item.key}, {scale}\n\n    {command()}\n\n{text}\n")
+    files.replace_json(folder / f"{name}.json", papers.document(item, found, scale))
+    if (drawn := _figure(item, found)) is not None:
+        charts.write_svg(folder / f"{name}.svg", drawn)
+    err.print(f"table   {folder / name}.md", highlight=False, soft_wrap=True)
 
 
 def _claims(asked: options.Reproduce) -> None:

@@ -15,7 +15,7 @@ from dosimeter.papers import bayes, cvb, fedkl, ig, ppp
 from dosimeter.papers.claims import Claim, Held, Judged
 from dosimeter.papers.item import SCALES, Case, Cut, Item, Scale, Value
 from dosimeter.papers.run import Measured, recall, reproduce
-from dosimeter.papers.show import claims_table, document, markdown
+from dosimeter.papers.show import cells, claims_table, document, head, markdown
 
 PAPERS = (ppp, bayes, ig, cvb, fedkl)
 
@@ -51,9 +51,11 @@ __all__ = [
     "Measured",
     "Scale",
     "Value",
+    "cells",
     "claims_table",
     "document",
     "find",
+    "head",
     "judge_all",
     "markdown",
     "recall",

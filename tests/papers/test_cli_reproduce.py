@@ -1,0 +1,89 @@
+"""`dosimeter reproduce` on a small item of each kind."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dosimeter import papers
+from dosimeter.cli import app
+from dosimeter.papers.item import Case, Cut, Item
+from dosimeter.sweeps import Course, Trial
+
+MINE = Item(
+    paper="mine",
+    name="table1",
+    about="Two defenses.",
+    heading=("data", "defense"),
+    quantities=("accuracy", "ssim"),
+    cases=(
+        Case(
+            name=("digits", "none"),
+            trial=Trial(model="mlp:width=16,depth=1", attack="ig", steps=9, victims=2, decoys=0),
+            course=Course(model="mlp:width=16,depth=1", protocol="ppp:rounds=2,clients=2"),
+            published={"ssim": 0.5, "accuracy": (90.0, 1.0)},
+        ),
+        Case(
+            name=("digits", "noise"),
+            trial=Trial(model="mlp:width=16,depth=1", attack="ig", defense="noise", victims=2, decoys=0),
+            tries=("ig:tv=0.1,steps=2", "ig:tv=0.001,steps=2"),
+            published={"ssim": 0.1},
+        ),
+        Case(name=("digits", "more"), trial=Trial(), needs="weights that are not at hand"),
+    ),
+    laptop=Cut(victims=1, steps=2, rounds=1, panel=2),
+    figure="tradeoff",
+)
+
+
+@pytest.fixture
+def mine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setitem(papers.ITEMS, MINE.key, MINE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*words: str) -> tuple[int, str, str]:
+    found = CliRunner().invoke(app, ["reproduce", *words])
+    if found.exception and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    return found.exit_code, found.stdout, found.stderr
+
+
+def test_a_table_is_run_kept_written_and_not_run_again(mine: Path) -> None:
+    code, out, err = call(MINE.key, "--results", "results")
+    assert code == 0, err
+    assert "| digits | none |" in out
+    assert "not run: weights that are not at hand" in out
+    assert "Cut at this scale: 1 of 2 victims, 2 of 9 steps of searches, 1 of 2 rounds of training." in out
+    found = json.loads((mine / "results/mine-table1-laptop.json").read_text())
+    first, second, third = found["rows"]
+    assert first["published"] == {"accuracy": [90.0, 1.0], "ssim": 0.5}
+    assert 0 < first["measured"]["accuracy"][0] < 100
+    assert first["by"]
+    assert third["not_run"]
+    assert second["measured"]["ssim"]
+    assert (mine / "results/mine-table1-laptop.svg").read_text().startswith("<svg")
+    assert "table1" in (mine / "runs/papers/study.html").read_text()
+    code, again, err = call(MINE.key)
+    assert code == 0
+    assert "0 left" not in err  # for nothing was run
+    table = [line for line in out.splitlines() if line.startswith("| digits")]
+    assert [line for line in again.splitlines() if line.startswith("| digits")] == table
+
+
+def test_all_items_are_listed_and_a_wrong_name_is_refused(mine: Path) -> None:
+    code, out, _ = call("--list")
+    assert code == 0
+    assert all(key in out for key in papers.ITEMS)
+    code, _, err = call("mine/table7")
+    assert (code, "mine/table7" in err, (mine / "runs").exists()) == (2, True, False)
+    assert call()[0] == 2
+
+
+def test_claims_are_judged_by_what_is_kept(mine: Path) -> None:
+    (mine / "runs/papers").mkdir(parents=True)
+    code, out, _ = call("--claims")
+    assert code == 0
+    assert out.count("not tested") == 2 * len(papers.CLAIMS)
