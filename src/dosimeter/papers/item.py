@@ -165,7 +165,7 @@ class Item:
 def _less(what: str, of: str, small: tuple[Case, ...], whole: tuple[Case, ...]) -> list[str]:
     """How many of something there are in place of how many, where these are fewer."""
     pairs = set()
-    for one, all_ in zip(small, whole, strict=False):
+    for one, all_ in ((one, all_) for one, all_ in zip(small, whole, strict=False) if not one.needs):
         for mine, theirs in ((one.trial, all_.trial), (one.course, all_.course)):
             left, right = (getattr(each, what, None) for each in (mine, theirs))
             if left is not None and left != right:

@@ -74,7 +74,13 @@ def recall(item: Item, folder: str | Path, *, scale: Scale = "laptop") -> list[M
     forget()
     small = item.at(scale)
     with Store(folder) as store:
-        return [_recalled(small, case, store) for case in small.cases]
+        asked = [each.words for each in store.entries(Status.DONE)]
+        return [
+            _recalled(small, case, store)
+            if any(each.words in asked for each in [*_trials(case, small.seeds, True), *_on_shadows(case)])
+            else Measured(case.name, {}, why_not=case.needs or NOT_RUN)
+            for case in small.cases
+        ]
 
 
 def _recalled(item: Item, case: Case, store: Store) -> Measured:
@@ -131,7 +137,8 @@ def _chosen(
 
 
 def _on_shadows(case: Case) -> list[Trial]:
-    assert case.trial is not None
+    if case.trial is None:
+        return []
     return [replace(case.trial, attack=words, shadows=SHADOWS, decoys=0) for words in case.tries]
 
 
