@@ -75,3 +75,20 @@ def _nowhere(x: Tensor, who: Tensor, *, slopes: bool = True) -> tuple[Tensor, Te
 
 ALONG: Any = {"loss": torch.zeros(0), "evaluate": _nowhere}
 """What a step of an optimiser is given that makes no use of it."""
+
+
+NARROW: dict[str, dict[str, object]] = {
+    "cnn": {"width": 4},
+    "cnn-bayes": {"width": 4, "hidden": (8,)},
+    "convbig": {"width": 4, "hidden": (12, 8)},
+    "convnet": {"width": 4},
+    "biglinear": {"width": 2},
+    "vit": {"width": 16, "heads": 4},
+    "vit-released": {"width": 16, "heads": 4, "hidden": 16},
+    "vit-ti": {"width": 12, "depth": 3},
+    "vit-s": {"width": 12, "depth": 3},
+    **{name: {"width": 16} for name in models.BY_NAME if name.startswith("mlp")},
+    **{name: {"width": 1 / 16} for name in models.BY_NAME if name.startswith(("resnet", "vgg"))},
+    **{name: {"width": 1 / 4} for name in models.BY_NAME if name.startswith(("resnet20", "resnet32"))},
+}
+"""Settings that make every model of the list small, with its structure as it is."""

@@ -29,7 +29,9 @@ def test_the_readme_shows_an_example_that_runs() -> None:
     assert snippets("README.md") == [program.partition("\n\n")[2].replace("  # noqa: T201", "")]
 
 
-@pytest.mark.parametrize("page", ["docs/attacks.md", "docs/defenses.md", "docs/generators.md", "docs/training.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/attacks.md", "docs/defenses.md", "docs/generators.md", "docs/lint.md", "docs/training.md"]
+)
 def test_what_the_documents_show_in_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert snippets(page)
@@ -84,7 +86,8 @@ def test_commands_in_the_documents_name_options_that_exist() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for name, rest in re.findall(
-            r"dosimeter (audit|captured|train|follow|compare|calibrate|check|list|bench)\b([^\n`]*(?:\\\n[^\n`]*)*)",
+            r"dosimeter (audit|captured|train|follow|compare|calibrate|check|lint|list|bench)\b"
+            r"([^\n`]*(?:\\\n[^\n`]*)*)",
             page.read_text(),
         ):
             command = commands[name]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         reconstruct,
         rescore,
     )
+    from dosimeter.auditing.linting.lint import lint
     from dosimeter.auditing.verbs import captured, panel
     from dosimeter.data import Dataset, load, partition, pick, pick_decoys
     from dosimeter.defenses import Defense
@@ -75,6 +76,7 @@ __all__ = [
     "dose",
     "labels",
     "likelihoods",
+    "lint",
     "load",
     "masks",
     "metrics",

@@ -9,6 +9,7 @@ from torch import nn
 from dosimeter import data, fingerprint, models, spec
 from dosimeter.errors import ModelError
 from dosimeter.rng import scoped
+from dosimeter.types import Shape
 
 
 class Task(NamedTuple):
@@ -52,6 +53,24 @@ def load_own_model(model: str, *, seed: int) -> tuple[nn.Module, str]:
     return make.build(None, seed), make.name
 
 
+def load_shaped(model: str, shape: Shape, *, classes: int, seed: int, weights: Path | None = None) -> nn.Module:
+    """A model for images of a shape in so many classes, of which no data is there; a model of the user's takes none."""
+    if spec.is_own(model):
+        made = _own(model).build(None, seed)
+    else:
+        name, settings = _parsed(model)
+        least = models.BY_NAME[name].least
+        if min(shape[1:]) < least:
+            raise ModelError(
+                f"The model {name!r} needs images of {least}x{least} or more, got {shape}; give a --shape."
+            )
+        scale: dict[str, Any] = {"mean": (0.5,), "std": (0.25,)}  # of no data in particular
+        made = models.build(name, shape=shape, classes=classes, **scale, seed=seed, settings=settings)
+    if weights is not None:
+        models.load_checkpoint(made, weights)
+    return made
+
+
 class _Maker(NamedTuple):
     """A model that was asked for and can be built once its data is there."""
 
@@ -76,8 +95,7 @@ def _own(words: str) -> _Maker:
 
 def _ours(words: str) -> _Maker:
     """name:key=value,key=value"""
-    makers = {name: entry.make for name, entry in models.BY_NAME.items()}
-    name, settings = spec.parse("model", words, makers, own=models.GIVEN, hint=models.OWN)
+    name, settings = _parsed(words)
 
     def build(dataset: data.Dataset | None, seed: int) -> nn.Module:
         assert dataset is not None
@@ -90,3 +108,8 @@ def _ours(words: str) -> _Maker:
         return models.build(name, **scale, seed=seed, settings=settings)
 
     return _Maker(words if settings else name, models.BY_NAME[name].least, build)
+
+
+def _parsed(words: str) -> tuple[str, dict[str, object]]:
+    makers = {name: entry.make for name, entry in models.BY_NAME.items()}
+    return spec.parse("model", words, makers, own=models.GIVEN, hint=models.OWN)

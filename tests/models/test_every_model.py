@@ -7,21 +7,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from dosimeter import models
+from small import NARROW
 
-NARROW: dict[str, dict[str, object]] = {
-    "cnn": {"width": 4},
-    "cnn-bayes": {"width": 4, "hidden": (8,)},
-    "convbig": {"width": 4, "hidden": (12, 8)},
-    "convnet": {"width": 4},
-    "biglinear": {"width": 2},
-    "vit": {"width": 16, "heads": 4},
-    "vit-released": {"width": 16, "heads": 4, "hidden": 16},
-    "vit-ti": {"width": 12, "depth": 3},
-    "vit-s": {"width": 12, "depth": 3},
-    **{name: {"width": 16} for name in models.BY_NAME if name.startswith("mlp")},
-    **{name: {"width": 1 / 16} for name in models.BY_NAME if name.startswith(("resnet", "vgg"))},
-    **{name: {"width": 1 / 4} for name in models.BY_NAME if name.startswith(("resnet20", "resnet32"))},
-}
 SHAPE = (3, 32, 32)
 
 every_model = pytest.mark.parametrize("name", models.BY_NAME)

@@ -84,6 +84,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "report": (options.Report, "report.run"),
     "score": (options.Score, "report.run_score"),
     "check": (options.Check, "check.run"),
+    "lint": (options.Lint, "lint.run"),
     "list": (options.List, "lists.run"),
     "study": (options.Study, "study.run"),
     "reproduce": (options.Reproduce, "reproduce.run"),

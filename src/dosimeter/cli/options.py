@@ -53,6 +53,10 @@ class Pick(StrEnum):
     random, largest, smallest = "random", "largest-gradient", "smallest-gradient"
 
 
+class Severity(StrEnum):
+    error, warning, note = "error", "warning", "note"
+
+
 class Kind(StrEnum):
     models, data, attacks, defenses = "models", "data", "attacks", "defenses"
     steps, servers, protocols, studies = "steps", "servers", "protocols", "studies"
@@ -467,6 +471,26 @@ class Score:
     out: Path | None = _of(_output("Run folder; RUN-scored-1 otherwise."), None)
     overwrite: bool = _of(OVERWRITE, False)
     json: bool = _of(JSON, False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lint:
+    """Say what of a model leaks by its structure, in a second and without data, and which attack shows it."""
+
+    model: str = _of(MODEL, "cnn")
+    weights: Path | None = _of(_task("The model's weights; structure hardly depends on them."), None)
+    shape: str = _of(_task("Channels, height and width of images."), "3,32,32")
+    classes: int = _of(_task("Classes of a model of the list.", min=2), 10)
+    data: str | None = _of(_task("Data whose form and classes to take instead, and that commands then name."), None)
+    batch_norm: Norm = _of(_task("Statistics: running ones, or of the private batch; these may be sent."), Norm.running)
+    seed: int = _of(SEED, 0)
+    batch: int = _of(BATCH, 1)
+    defense: str = _of(DEFENSE, "none")
+    step: str = _of(_how("What clients send: gradient, local:steps=5,lr=1e-4 (FedAvg), clipped:bound=1."), "gradient")
+    explain: bool = _of(_output("Say what every layer determines at most, and why attacks do not fit."), False)
+    json: bool = _of(_output("Print what was found as JSON, and nothing else.", "--json"), False)
+    sarif: Path | None = _of(_output("Write what was found as SARIF, for pipelines."), None)
+    fail_on: Severity | None = _of(_output("Exit with 1 when something of this level or a worse one was found."), None)
 
 
 @dataclass(frozen=True, kw_only=True)
