@@ -16,6 +16,7 @@ from dosimeter.attacks.solve.count import count_ranks
 from dosimeter.attacks.solve.features import inputs_of
 from dosimeter.attacks.solve.layers import descend, from_loss
 from dosimeter.attacks.solve.straight import read_straight
+from dosimeter.attacks.stages import blank
 from dosimeter.auditing import part
 from dosimeter.auditing.linting.findings import Leak, Level, Linted
 from dosimeter.errors import ModelError
@@ -23,6 +24,13 @@ from dosimeter.types import Observation, Reconstruction, Target
 from small import NARROW, observe, target_of
 
 SHAPE = (3, 32, 32)
+SMALLER = {
+    "cnn": (1, 29, 29),
+    "biglinear": (1, 12, 12),
+    **dict.fromkeys(("lenet", "lenet-bn"), (3, 16, 16)),
+    **{name: (3, 16, 16) for name in models.BY_NAME if name.startswith("resnet")},
+}
+"""Images of models that would take long to solve or to run; the structure is the same."""
 LABEL = torch.tensor([[3]])
 
 
@@ -47,7 +55,7 @@ def seen_of(target: Target) -> Observation:
 
 def attacked(target: Target, words: str) -> Reconstruction:
     attack: Attack = part("attack", words)
-    return attack(target, [seen_of(target)], seed=0)
+    return attack(replace(target, drawn={}), [seen_of(target)], seed=0)  # it does not know what was drawn
 
 
 def confirm_image(target: Target, leak: Leak) -> None:
@@ -56,7 +64,7 @@ def confirm_image(target: Target, leak: Leak) -> None:
     (determined,), (outcome,) = result.determined, result.outcomes
     assert leak.share is not None
     if leak.where and leak.rule == "layer-by-layer":
-        assert determined[leak.where] == pytest.approx(leak.share)
+        assert 0 < determined[leak.where] <= leak.share + 1e-9
         assert IMAGE not in determined
         return
     assert 0 < determined[IMAGE] <= leak.share + 1e-9
@@ -78,16 +86,16 @@ def confirm_features(target: Target, leak: Leak) -> None:
     def inputs(image: Tensor) -> Tensor:
         return inputs_of(target.model, image, [leak.where])[leak.where].detach().flatten()
 
-    assert torch.allclose(ratio, inputs(private()[0]), rtol=1e-6, atol=1e-9)
+    assert torch.allclose(ratio, inputs(private(target.shape)[0]), rtol=1e-6, atol=1e-9)
     result = attack(target, [seen], seed=0)
-    grey = inputs(torch.full((1, *SHAPE), 0.5, dtype=torch.float64))
-    assert (inputs(result.images[0].double()) - ratio).norm() < (grey - ratio).norm()
+    before = inputs(blank(target)[None])
+    assert (inputs(result.images[0].double()) - ratio).norm() < (before - ratio).norm()
 
 
-def confirm_statistics(model: nn.Module, leak: Leak) -> None:
+def confirm_statistics(model: nn.Module, shape: tuple[int, int, int], leak: Leak) -> None:
     """An audit by the attack that is named, cut to one step, takes what is sent of batch norms."""
     assert dict(leak.options)["--batch-norm"] == "sent"
-    victims = dm.Victims(private().float(), LABEL, torch.zeros(1, 1, dtype=torch.long), ("test:0",))
+    victims = dm.Victims(private(shape).float(), LABEL, torch.zeros(1, 1, dtype=torch.long), ("test:0",))
     attack = part("attack", leak.attack, steps=1)
     assert attack.needs().statistics == "sent"
     result = dm.audit(model, victims, attack=attack, updates=dm.Updates(batch_norm="sent"))
@@ -96,9 +104,10 @@ def confirm_statistics(model: nn.Module, leak: Leak) -> None:
 
 @pytest.mark.parametrize("name", models.BY_NAME)
 def test_what_is_found_of_a_model_is_what_the_attack_finds(name: str) -> None:
-    model = make(name)
-    linted = dm.lint(model, SHAPE)
-    target = target_of(make(name), SHAPE)
+    shape = SMALLER.get(name, SHAPE)
+    model = make(name, shape)
+    linted = dm.lint(model, shape)
+    target = target_of(make(name, shape), shape)
     assert {"labels"} <= found(linted).keys()
     for leak in linted.leaks:
         if leak.rule in ("first-layer", "patches", "layer-by-layer"):
@@ -109,7 +118,7 @@ def test_what_is_found_of_a_model_is_what_the_attack_finds(name: str) -> None:
             confirm_features(target, leak)
         else:
             assert leak.rule == "batch-norm"
-            confirm_statistics(model, leak)
+            confirm_statistics(model, shape, leak)
     closed = {"first-layer", "patches", "layer-by-layer"} & found(linted).keys()
     assert len(closed) + ("analytic" in linted.refused) == 1
     if "analytic" in linted.refused:
@@ -164,8 +173,8 @@ def test_a_leak_is_gone_where_its_cause_is() -> None:
     assert "labels" not in found(dm.lint(nn.Sequential(mlp, nn.Softmax(1)), SHAPE))
     assert "layer-by-layer" in found(dm.lint(make("convnet", pooling="average"), SHAPE))
     assert "layer-by-layer" not in found(dm.lint(make("convnet"), SHAPE))
-    assert "batch-norm" in found(dm.lint(make("resnet18-imagenet"), SHAPE))
-    assert "batch-norm" not in found(dm.lint(make("resnet18-gn"), SHAPE))
+    assert "batch-norm" in found(dm.lint(make("resnet18-imagenet"), SHAPE, batch=2))
+    assert "batch-norm" not in found(dm.lint(make("resnet18-gn"), SHAPE, batch=2))
 
 
 def test_batches_and_noise_lower_a_leak_and_say_why() -> None:
@@ -184,7 +193,7 @@ def test_batches_and_noise_lower_a_leak_and_say_why() -> None:
 
 
 def test_noise_on_other_tensors_lowers_nothing() -> None:
-    first = found(dm.lint(make("mlp-2"), SHAPE, defense="soteria:position=1"))
+    first = found(dm.lint(make("mlp-2"), SHAPE, defense="soteria:layer=classifier"))
     assert first["first-layer"].level == Level.ERROR
 
 
@@ -215,7 +224,7 @@ def test_what_a_defense_draws_is_found_as_the_attack_finds_it(words: str, rule: 
             assert torch.allclose(value[0], target.drawn[name].to(value), atol=1e-4)
         assert rule not in found(dm.lint(model, shape, defense="fedkl:key=64"))
         return
-    assert attacked(replace(target), leak.attack).outcomes[0].explains
+    assert attacked(target, leak.attack).outcomes[0].explains
 
 
 def test_a_key_that_is_sent_is_found() -> None:
@@ -256,7 +265,7 @@ def test_statistics_that_are_sent_are_worse_than_those_that_may_be() -> None:
 def test_a_layer_fixes_no_more_than_its_places_and_width_allow() -> None:
     layers = {layer.name: layer for layer in dm.lint(make("cnn", width=16), SHAPE).layers}
     first = layers["features.0.weight"]
-    assert (first.places, first.numbers, first.rank) == (15 * 15, 3072, 16 * 75)
+    assert (first.places, first.numbers, first.rank) == (14 * 14, 3072, 16 * 75)
     assert layers["classifier.weight"].share == 1
     grouped = nn.Sequential(nn.Conv2d(4, 8, 3, groups=4), nn.Flatten(), nn.Linear(8 * 36, 5))
     (layer, _) = dm.lint(grouped, (4, 8, 8)).layers

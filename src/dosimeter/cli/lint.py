@@ -31,7 +31,7 @@ YOURS = "YOURS.npz"
 def run(asked: options.Lint) -> None:
     """Lint the model, print and write what was found."""
     if asked.sarif is not None:
-        files.check_writable(asked.sarif.parent)
+        files.check_writable(asked.sarif.parent, instead="--sarif")
     model, shape, classes = _load(asked)
     found = lint(
         model,

@@ -116,7 +116,8 @@ def _straight(subject: Subject) -> _Solved:
         what += f"numbers ({share:.0%})"
         level = Level.ERROR if share >= HALF else Level.WARNING
     else:
-        what = f"layers in a row are solved from the loss down to here: {rank:,} of the {unknowns:,} numbers that go in"
+        what = f"layers in a row are solved from the loss down to here: at most {rank:,} of the {unknowns:,} numbers "
+        what += "that go in"
         level = Level.WARNING
     remedy = "max pooling or a shortcut stops this closed form, not a search; noise on the update (dp-sgd, ppp) does"
     return _Solved("layer-by-layer", "" if last == IMAGE else last, what, level, remedy, share)
