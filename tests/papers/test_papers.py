@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dosimeter import papers
+from dosimeter import federated, models, papers, spec
+from dosimeter.auditing import part
 from dosimeter.metrics import Rate
 from dosimeter.papers import published
 from dosimeter.papers.claims import Claim, Held, Higher, Kept, Stated
 from dosimeter.papers.item import QUANTITIES, Case, Cut, Item, Value
 from dosimeter.papers.run import Measured
 from dosimeter.papers.show import apart, cells, differ, markdown
-from dosimeter.sweeps import Course, Trial
+from dosimeter.sweeps import Trial
 
 CASES = [(item, case) for item in papers.ITEMS.values() for case in item.cases]
 
@@ -165,9 +166,15 @@ def test_an_unknown_item_is_refused() -> None:
         papers.find("ppp/table9")
 
 
-@pytest.mark.parametrize("course", {case.course for _, case in CASES if case.course}, ids=str)
-def test_trainings_are_of_known_protocols(course: Course) -> None:
-    from dosimeter import federated, spec
-
-    assert course.protocol is not None
-    spec.make("protocol", course.protocol, federated.BY_NAME)
+def test_every_word_of_every_row_is_known() -> None:
+    asked = [each for _, case in CASES for each in (case.trial, case.course) if each is not None]
+    for words in dict.fromkeys(each.protocol for each in asked if each.protocol):
+        spec.make("protocol", words, federated.BY_NAME)
+    for words in dict.fromkeys(each.defense for each in asked):
+        part("defense", words)
+    for words in dict.fromkeys(each.model for each in asked):
+        assert words.partition(":")[0] in models.BY_NAME
+    for item, case in CASES:
+        for attack in dict.fromkeys([*([case.trial.attack] if case.trial else []), *case.tries]):
+            if not case.needs:
+                assert part("attack", attack), item.key

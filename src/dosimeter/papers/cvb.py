@@ -50,9 +50,9 @@ def _case(
     drawn = defense.startswith(("cvb", "precode"))
     words: dict[str, Any] = {"model": MODELS[model], "data": DATA[data], "defense": defense}
     words["channels"] = 3 if data in GREY else None
-    by = (
-        ATTACKS[attack] + (",ignore=encoded" if drawn else "") if attack != "IG" else IGNORE if drawn else ATTACKS["IG"]
-    )
+    by = ATTACKS[attack]
+    if drawn:
+        by = IGNORE if attack == "IG" else f"{by},ignore=noise"
     trial = Trial(**words, attack=by, steps=STEPS[attack], victims=128, decoys=0, lpips=True)
     course = Course(**words, protocol="cvb") if train else None
     return Case(name=tuple(line.words.values()), trial=trial, course=course, published=line.numbers)

@@ -62,7 +62,7 @@ class Analytic(Attack):
                     f"The analytic attack solves one gradient layer by layer, but the client sends {target.step!r}; "
                     f"leave the step out or {SEARCH}."
                 )
-            if not _residual(exact):
+            if not reads_wide(exact):
                 read_straight(exact)
         super().check(target, batch)
 
@@ -71,13 +71,13 @@ class Analytic(Attack):
         if (embedding := find_embedding(exact)) is not None:
             return PatchSolver(target, embedding, seen, labels).solve
         layer = find_first_layer(exact)
-        if layer is None and not seen.statistics and _residual(exact):
+        if layer is None and not seen.statistics and reads_wide(exact):
             return DeepSolver(Deep(), target, seen, labels, seed).solve
         solver = LayerSolver(target, seen, labels) if layer is None else RatioSolver(target, layer, seen, labels)
         return solver.solve
 
 
-def _residual(exact: Target) -> bool:
+def reads_wide(exact: Target) -> bool:
     """Whether a network is no row of layers and has wide convolutions to read it by."""
     try:
         read_straight(exact)

@@ -3,14 +3,17 @@
 Which attacks might is the panel's to say, from the facts of what becomes of updates; whether one fits, its own check.
 """
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 
 from dosimeter.attacks import Attack, presets
+from dosimeter.attacks.solve.analytic import reads_wide
 from dosimeter.attacks.solve.certificate import IMAGE
 from dosimeter.attacks.solve.count import count_ranks
+from dosimeter.attacks.solve.deep import find_wide
 from dosimeter.attacks.solve.features import find_layers, inputs_of
 from dosimeter.attacks.solve.first_layer import find_first_layer
 from dosimeter.attacks.solve.latent import read_noisy
@@ -20,6 +23,7 @@ from dosimeter.auditing.linting.findings import Leak, Level
 from dosimeter.auditing.linting.subject import ALONE, Subject
 from dosimeter.auditing.panel.contenders import contenders
 from dosimeter.auditing.result import Role
+from dosimeter.networks.trace import Trace
 from dosimeter.servers import checks
 from dosimeter.types import Secretive
 
@@ -91,7 +95,21 @@ def _describe(subject: Subject, word: str, about: str) -> _Solved:
         remedy = "a convolution before it, or a first layer that is not trained; no bias is not enough"
         tensors = frozenset(filter(None, (layer.weight, layer.bias)))
         return _Solved("first-layer", _module(layer.weight), what, Level.ERROR, remedy, 1.0, tensors)
-    return _straight(subject)
+    return _wide(subject) if reads_wide(subject.exact) else _straight(subject)
+
+
+def _wide(subject: Subject) -> _Solved:
+    """A convolution with as many channels as places, of a network that is no row of layers."""
+    trace = Trace(subject.exact.model, subject.image.double())
+    layer = find_wide(trace)[0]
+    numbers, pixels = math.prod(layer.window.shape), math.prod(subject.target.shape)
+    what = (
+        f"what goes in, {numbers:,} numbers, is solved for by the rank of the gradient of {layer.weight}, which has as "
+    )
+    what += "many channels as places; then layers below it, and the image is searched for behind them"
+    level = Level.ERROR if numbers >= pixels else Level.WARNING
+    remedy = "noise on the update (dp-sgd, ppp); fewer channels than places in every layer that is sent"
+    return _Solved("wide-layer", _module(layer.weight), what, level, remedy)
 
 
 def _patches(subject: Subject, layer: Embedding) -> _Solved:
@@ -114,7 +132,7 @@ def _straight(subject: Subject) -> _Solved:
     if last == IMAGE:
         what = f"layers in a row are solved from the loss down to the image: at most {rank:,} of its {unknowns:,} "
         what += f"numbers ({share:.0%})"
-        level = Level.ERROR if share >= HALF else Level.WARNING
+        level = Level.ERROR if share == 1 else Level.WARNING
     else:
         what = f"layers in a row are solved from the loss down to here: at most {rank:,} of the {unknowns:,} numbers "
         what += "that go in"
