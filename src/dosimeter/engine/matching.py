@@ -34,7 +34,7 @@ from dosimeter.types import Gradient, Secrets, Statistics, Target, Way
 Compare = Callable[[Tensor, Tensor], Tensor]
 
 JUMPS = 20.0
-"""How many times as far as by rounding slopes may be apart in float32 before a look in float64 is not worth it."""
+"""How many times as far as by rounding numbers may be apart in float32 for a look in float64 to be worth it."""
 
 
 class Products(NamedTuple):
@@ -253,8 +253,8 @@ class Matcher:
     ) -> str | None:
         """Set a way up and compare it with the plain one; the reason where it cannot be used.
 
-        Other roundings let an activation near its kink fall on the other side, and slopes jump there. Unless it is to
-        be compared closely, a way whose slopes alone are apart, and not far, is therefore judged in float64.
+        Other roundings let an activation near its kink fall on the other side, where gradients jump. Unless it is to be
+        compared closely, a way whose numbers are not far apart is therefore judged in float64, and as strictly as ever.
         """
         try:
             found = self._slope(set_up(x, y), x)
@@ -390,14 +390,14 @@ def _columns(values: list[Tensor]) -> Tensor:
 def _agree(one: tuple[Products, Tensor], other: tuple[Products, Tensor], jumps: float = 1.0) -> bool:
     """Equal but for rounding: every tensor's products on their own scale, down to a floor of all tensors' scale.
 
-    The slopes may be so many times as far apart.
+    With `jumps` they may be so many times as far apart.
     """
     single = one[1].dtype == torch.float32
     share, floor = (1e-2, 1e-6) if single else (1e-6, 1e-12)
     pairs = [(one[0].cross, other[0].cross), (one[0].simulated, other[0].simulated)]
     pairs.append((one[1].flatten(1).t(), other[1].flatten(1).t()))  # the slope, one candidate a column
-    for (a, b), times in zip(pairs, (1.0, 1.0, jumps), strict=True):
-        allowed = times * (share * b.abs().amax(0) + floor * b.abs().max())
+    for a, b in pairs:
+        allowed = jumps * (share * b.abs().amax(0) + floor * b.abs().max())
         if not bool(((a - b).abs().amax(0) <= allowed).all()):
             return False
     return True
