@@ -1,12 +1,13 @@
 """The attack that solves for the image: by the first layer where that is enough, else layer by layer."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.base import Attack, Solve
-from dosimeter.attacks.solve.deep import Deep, DeepSolver, solvable
+from dosimeter.attacks.solve.deep import Deep, DeepSolver
 from dosimeter.attacks.solve.eliminate import LatentSolver
 from dosimeter.attacks.solve.first_layer import SEARCH, find_first_layer, in_double
 from dosimeter.attacks.solve.latent import read_noisy
@@ -62,7 +63,7 @@ class Analytic(Attack):
                     f"The analytic attack solves one gradient layer by layer, but the client sends {target.step!r}; "
                     f"leave the step out or {SEARCH}."
                 )
-            if not reads_wide(exact):
+            if not self.reads_wide(exact):
                 read_straight(exact)
         super().check(target, batch)
 
@@ -71,19 +72,20 @@ class Analytic(Attack):
         if (embedding := find_embedding(exact)) is not None:
             return PatchSolver(target, embedding, seen, labels).solve
         layer = find_first_layer(exact)
-        if layer is None and not seen.statistics and reads_wide(exact):
-            return DeepSolver(Deep(), target, seen, labels, seed).solve
+        if layer is None and not seen.statistics and self.reads_wide(exact):
+            return DeepSolver(Deep(labels=self.labels), target, seen, labels, seed).solve
         solver = LayerSolver(target, seen, labels) if layer is None else RatioSolver(target, layer, seen, labels)
         return solver.solve
 
-
-def reads_wide(exact: Target) -> bool:
-    """Whether a network is no row of layers and has wide convolutions to read it by."""
-    try:
-        read_straight(exact)
-    except SettingError:
-        return solvable(exact)
-    return False
+    def reads_wide(self, exact: Target) -> bool:
+        """Whether a network is no row of layers and has wide convolutions to read it by."""
+        try:
+            read_straight(exact)
+        except SettingError:
+            with suppress(SettingError):
+                Deep(labels=self.labels).check(exact, 1)
+                return True
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,17 +96,6 @@ class Deep(Attack):
         return DeepSolver(self, target, seen, labels, seed).solve
 
 
-def solvable(exact: Target) -> bool:
-    """Whether `Deep` can work on a target in float64."""
-    if exact.secrets or exact.step is not None:
-        return False
-    try:
-        find_wide(Trace(exact.model, probes_of(exact)[2:]))
-    except SettingError:
-        return False
-    return True
-
-
 def find_wide(trace: Trace) -> list[below.Learned]:
     """The convolutions whose inputs their gradients determine, the one nearest to the image first."""
     found = [

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from dosimeter.attacks import Attack, presets
-from dosimeter.attacks.solve.analytic import reads_wide
+from dosimeter.attacks.solve.analytic import Analytic
 from dosimeter.attacks.solve.certificate import IMAGE
 from dosimeter.attacks.solve.count import count_ranks
 from dosimeter.attacks.solve.deep import find_wide
@@ -95,7 +95,7 @@ def _describe(subject: Subject, word: str, about: str) -> _Solved:
         remedy = "a convolution before it, or a first layer that is not trained; no bias is not enough"
         tensors = frozenset(filter(None, (layer.weight, layer.bias)))
         return _Solved("first-layer", _module(layer.weight), what, Level.ERROR, remedy, 1.0, tensors)
-    return _wide(subject) if reads_wide(subject.exact) else _straight(subject)
+    return _wide(subject) if Analytic().reads_wide(subject.exact) else _straight(subject)
 
 
 def _wide(subject: Subject) -> _Solved:
