@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 import dosimeter as dm
 from dosimeter.auditing import Resources, Updates
+from dosimeter.channel import Clip, Noise
 from dosimeter.cli import app
-from dosimeter.doses import Doses, Images, White, algebra, dose, plan_of
+from dosimeter.doses import Doses, Images, White, algebra, bounds, dose, plan_of
 from dosimeter.errors import ModelError, SettingError
 from dosimeter.task import load_task
 from dosimeter.types import Victims
@@ -246,3 +247,37 @@ def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     for words in (["--prior", "grey"], ["--plan", "share=2"], ["--tensors", "some"], ["--defense", "ats"]):
         ran = CliRunner().invoke(app, ["dose", "--model", "mlp", "--out", str(tmp_path / "run"), *words])
         assert ran.exit_code == 2, words
+
+
+def test_bounds_of_dp_sgd_are_theirs() -> None:
+    """Without noise nothing is hidden, with much of it only the prior is left; Hayes et al. bound at least as well."""
+    for kappa in (0.01, 0.1):
+        for sigma in (0.3, 1.0, 3.0, 30.0):
+            by_order, by_blow_up = bounds.renyi(kappa, sigma), bounds.blow_up(kappa, sigma)
+            assert kappa < by_blow_up <= by_order <= 1
+        assert bounds.blow_up(kappa, 1e4) == pytest.approx(kappa, rel=1e-2)
+        assert bounds.renyi(kappa, 0.01) == 1
+    assert bounds.blow_up(0.1, 2.0, updates=4) == bounds.blow_up(0.1, 1.0)
+    assert bounds.multiplier((Clip(2.0), Noise("gaussian", 0.25)), batch=4) == 0.5
+    assert bounds.bounds_of((Noise("gaussian", 0.25),), batch=4) == ()
+
+
+def test_the_blow_up_is_the_power_of_the_best_test() -> None:
+    """By simulation: of all sets of chance kappa without the image, the one that is likeliest with it."""
+    drawn = torch.randn(400_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    sigma, kappa = 0.8, 0.05
+    edge = (sigma * drawn).quantile(1 - kappa)
+    reached = float((1 + sigma * drawn > edge).double().mean())
+    assert bounds.blow_up(kappa, sigma) == pytest.approx(reached, abs=0.005)
+
+
+def test_an_audit_says_how_attacks_stand_to_the_dose(tmp_path: Path) -> None:
+    words = ["audit", "--model", "mlp", "--attack", "ig", "--steps", "5", "--victims", "3", "--dose"]
+    ran = CliRunner().invoke(app, [*words, "--defense", "noise:sigma=0.001", "--out", str(tmp_path / "run")])
+    assert ran.exit_code == 0, ran.output
+    assert "By its dose" in ran.output
+    kept = json.loads((tmp_path / "run" / "dose.json").read_text())["attacks"]
+    assert len(kept["pairs"]) == 3
+    assert all(pair["predicted"] > pair["reached"] for pair in kept["pairs"])
+    again = CliRunner().invoke(app, [*words[:-1], "--out", str(tmp_path / "run"), "--overwrite"])
+    assert again.exit_code == 0, again.output

@@ -26,6 +26,7 @@ from dosimeter.auditing.choosing import POOL, by_gradient
 from dosimeter.cli import options
 from dosimeter.cli.config import given, write_config
 from dosimeter.cli.console import err, out
+from dosimeter.cli.dose import beside_attacks
 from dosimeter.cli.kept import OF_KEPT, run_kept
 from dosimeter.cli.panel import run_panel
 from dosimeter.cli.parts import attack_of, pick, planned, resources_of, scoring_of, taking, told, written
@@ -63,6 +64,8 @@ def run(asked: options.Audit) -> None:
         write_config(place)
         result = run_panel(audit, place, steps=steps, made=made) if steps else written(place, lambda: perform(audit))
     result = told(result, folder, as_json=asked.json)
+    if asked.dose:
+        beside_attacks(asked, task, audit, result, folder)
     if asked.explain and not asked.json:
         out.print(_tensors(audit))
     if result.status == "interrupted":

@@ -9,12 +9,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from dosimeter import checks, data, files, store
-from dosimeter.auditing import Resources, Updates, part
+from dosimeter.auditing import Audit, Resources, Result, Updates, part
 from dosimeter.cli import options
 from dosimeter.cli.config import write_config
 from dosimeter.cli.console import out
 from dosimeter.cli.parts import finish, pick, place, planned
-from dosimeter.doses import Doses, ImageDose, Images, White, dose, plan_of, wanted_of
+from dosimeter.doses import Doses, ImageDose, Images, White, beside, dose, plan_of, wanted_of
 from dosimeter.errors import SettingError, unknown
 from dosimeter.rng import numpy_stream
 from dosimeter.task import Task, load_task
@@ -67,13 +67,37 @@ def _what(task: Task, victims: Victims, asked: options.Dose) -> dict[str, str]:
 
 
 def _prior(asked: options.Dose, dataset: data.Dataset, victims: Victims) -> White | Images | None:
-    """What the reader knows: of public images those of the train split that are no victims."""
+    """What the reader knows."""
     if asked.prior != "images":
         return White() if asked.prior == "white" else None
-    order = numpy_stream(asked.seed, "public").permutation(dataset.count("train"))
-    taken = set(victims.indices.flatten().tolist()) if asked.split == "train" else set()
-    places = [at for at in order.tolist() if at not in taken][: asked.public]
+    return public(dataset, victims, asked.split, asked.seed, asked.public)
+
+
+def public(dataset: data.Dataset, victims: Victims, split: str, seed: int, many: int = 12_000) -> Images:
+    """The prior of so many images of the train split that are no victims."""
+    order = numpy_stream(seed, "public").permutation(dataset.count("train"))
+    taken = set(victims.indices.flatten().tolist()) if split == "train" else set()
+    places = [at for at in order.tolist() if at not in taken][:many]
     return Images(images=dataset.images("train", places))
+
+
+def beside_attacks(asked: options.Audit, task: Task, audit: Audit, result: Result, folder: Path) -> None:
+    """Measure the dose of an audit's victims, keep it in the run folder and say how attacks stand to it."""
+    victims = audit.victims
+    assert victims is not None
+    found = dose(
+        task.model, victims, defense=audit.defense, server=audit.server, loss=audit.loss, step=audit.step,
+        prior=public(task.dataset, victims, asked.split, asked.seed), seed=audit.seed, updates=audit.updates,
+        resources=audit.resources, tensors="none", pictures=0,
+    )  # fmt: skip
+    against = beside(found, result)
+    document = {"command": "audit"} | found.document()
+    if against is not None:
+        document["attacks"] = against._asdict() | {"pairs": [pair._asdict() for pair in against.pairs]}
+    files.replace_json(folder / "dose.json", document)
+    if not asked.json:
+        said = found.sentence() if against is None else against.sentence
+        out.print(escape(f"dose    {said}"), highlight=False, soft_wrap=True)
 
 
 def _write(asked: options.Dose, folder: Path, found: Doses, names: Mapping[str, Any]) -> None:
@@ -106,6 +130,9 @@ def _lines(found: Doses) -> list[str]:
     """What else is to be said of it."""
     lines = [f"channel: {found.channel}"]
     lines += [f"note: {note}" for note in found.notes]
+    lines += [
+        f"bound: {100 * each.value:.3g} %, {each.means} ({each.name}, against {each.supposes})" for each in found.bounds
+    ]
     if found.plan is not None:
         lines.append(found.plan["sentence"])
     return lines

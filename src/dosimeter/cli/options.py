@@ -215,6 +215,7 @@ class Audit(Planned, Machine, Scores, Search, Federation, Victims, Task):
         _score("A gate: 0.05, or read=0.05,identified=0.1. Exit with 1 when more leaks, 3 when that cannot be told."),
         None,
     )
+    dose: bool = _of(_output("Measure the dose of every image beside the attacks.", "--dose"), False)
     explain: bool = _of(_output("Say which tensor is compared in which way and why."), False)
     overwrite: bool = _of(OVERWRITE, False)
     update: str | None = _of(_plain("A captured update.", hidden=True), None)

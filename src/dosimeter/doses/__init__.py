@@ -6,12 +6,28 @@ channels     from a defense's facts to noise, zeros and clipping of every tensor
 priors       what a reader knows of images before: white, the covariance of public images
 algebra      elimination, determined directions, bits, posterior
 measure      one dose; result: what it is
+beside       predicted against reached by attacks
+bounds       what clipping and noise alone bound, for DP-SGD
+free         the same by products alone, for large models
 plan         the smallest noise that is enough
 """
 
+from dosimeter.doses.beside import Beside, beside
 from dosimeter.doses.measure import dose
 from dosimeter.doses.plan import plan_of, wanted_of
 from dosimeter.doses.priors import Images, White
 from dosimeter.doses.result import Doses, ImageDose, SecretDose, TensorDose
 
-__all__ = ["Doses", "ImageDose", "Images", "SecretDose", "TensorDose", "White", "dose", "plan_of", "wanted_of"]
+__all__ = [
+    "Beside",
+    "Doses",
+    "ImageDose",
+    "Images",
+    "SecretDose",
+    "TensorDose",
+    "White",
+    "beside",
+    "dose",
+    "plan_of",
+    "wanted_of",
+]

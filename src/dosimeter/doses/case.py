@@ -12,7 +12,7 @@ from dosimeter.auditing.case import Client, clipping, resolve
 from dosimeter.auditing.observe import like
 from dosimeter.auditing.panel.channels import channel_of
 from dosimeter.auditing.setting import Audit, Resources, Updates, part
-from dosimeter.channel import Channel, Clip, Draws, Transforms
+from dosimeter.channel import Channel, Clip, Draws, Facts, Transforms
 from dosimeter.doses.priors import Known, Prior, White
 from dosimeter.errors import DataError, SettingError
 from dosimeter.types import Victims
@@ -24,6 +24,7 @@ class Case:
 
     client: Client
     channel: Channel
+    stated: Facts  # with the clipping of examples, which `channel` lacks where the step itself is differentiated
     prior: Known | None
     white: Known
     updates: Updates
@@ -66,6 +67,7 @@ def case_of(
     step, target = client.target.step, client.target
     _check(client, victims.batch)
     channel = channel_of(audit.defense, target, like(victims.labels[0], target), seed)
+    stated = channel.facts
     if isinstance(step, clients.ClippedGradient):
         # Of one image the clipping is algebra; of several the step itself is differentiated.
         channel = _with_clip(channel, () if victims.batch > 1 else (Clip(step.bound),))
@@ -73,7 +75,7 @@ def case_of(
     size = victims.images[0, 0].numel()
     known = None if prior is None else prior.known(size)
     white = White().known(size)
-    return Case(client, channel, known, white, updates, resources.budget)
+    return Case(client, channel, stated, known, white, updates, resources.budget)
 
 
 def _with_clip(channel: Channel, clip: tuple[Clip, ...]) -> Channel:

@@ -6,8 +6,8 @@ at the true image and the true draws, for a channel of noise S and a prior of pr
 model, and the other images of a batch, are eliminated. It is an estimate from above of what attacks reach from below:
 a reader that is told the network's slopes at the truth.
 
-Fisher information and its bound: Cramer 1946; as a measure of leakage Hannun et al. 2021 and Guo et al. 2022
-(arXiv:2201.04845). *Deviations*: draws inside the model are unknowns, not part of an expectation.
+Fisher information as a measure of leakage: Hannun et al. 2021 (arXiv:2102.11673), Guo et al. 2022 (arXiv:2201.12383).
+*Deviations*: draws inside the model are unknowns, not part of an expectation.
 """
 
 import math
@@ -24,6 +24,7 @@ from dosimeter.auditing.observe import like
 from dosimeter.auditing.setting import Resources, Updates
 from dosimeter.defenses import Defense
 from dosimeter.doses import algebra, channels
+from dosimeter.doses.bounds import bounds_of
 from dosimeter.doses.case import Case, case_of
 from dosimeter.doses.free import estimated
 from dosimeter.doses.information import Part, information, needs
@@ -107,6 +108,7 @@ def dose(
     doses = Doses(
         images=tuple(found), prior="none" if case.prior is None else case.prior.name, channel=case.channel.words(),
         noise=min(how.variance.values()) ** 0.5, rounded=_times(how), notes=_notes(how, case), exact=exact,
+        bounds=bounds_of(case.stated, victims.batch, updates.rounds),
         settings=_settings(case, victims), pictures=drawn,
     )  # fmt: skip
     return _with_tensors(doses, case, victims) if tensors == "worst" and exact else doses
@@ -193,7 +195,7 @@ def _estimated(case: Case, victims: Victims, v: int) -> tuple[ImageDose, channel
     each = ImageDose(
         id=victims.ids[v], place=0, number=int(victims.indices[v, 0]), dimensions=size,
         determined=round(found.determined.value), bits=None if bare else found.bits.value, psnr=None if bare else psnr,
-        unbiased=None, white=round(found.white.value), secrets={}, tensors={}, error=errors, seconds=0.0,
+        unbiased=None, fisher=None, white=round(found.white.value), secrets={}, tensors={}, error=errors, seconds=0.0,
     )  # fmt: skip
     return each, how
 
@@ -242,6 +244,7 @@ def _image(
         psnr=None if behind is None else algebra.psnr(behind.error),
         unbiased=algebra.psnr(float((1 / clear).mean())) if len(clear) else None,
         white=len(clear),
+        fisher=algebra.psnr(len(matrix) / max(float(matrix.trace()), 1e-300)),
         secrets=update.secrets,
         tensors=_tensors(case, update, victims.batch, b) if tensors else {},
         error={},

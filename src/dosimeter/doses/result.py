@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from dosimeter.doses.bounds import Bound
+
 
 class TensorDose(NamedTuple):
     """One tensor of the update: image dimensions that it determines alone, and those left determined without it."""
@@ -37,6 +39,7 @@ class ImageDose(NamedTuple):
     unbiased: (
         float | None
     )  # PSNR of a locally unbiased reader on what is determined at a deviation of 0.25; None if nothing
+    fisher: float | None  # PSNR of an unbiased reader of the whole image by n / tr M (Guo et al. 2022, Thm. 2)
     white: int  # directions known to better than a deviation of 0.25, whatever the prior
     secrets: Mapping[str, SecretDose]
     tensors: Mapping[str, TensorDose]  # where they were asked for
@@ -66,6 +69,7 @@ class Doses:
     notes: tuple[str, ...]
     exact: bool
     settings: Mapping[str, Any]
+    bounds: tuple[Bound, ...] = ()
     pictures: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict, repr=False)
     """{image: {what it shows: (C, H, W) in [0, 1]}}"""
     plan: Mapping[str, Any] | None = None
@@ -101,7 +105,7 @@ class Doses:
 
     def document(self) -> dict[str, Any]:
         """As plain values."""
-        means = {key: self.mean(key) for key in ("determined", "share", "white", "bits", "psnr", "unbiased")}
+        means = {key: self.mean(key) for key in ("determined", "share", "white", "bits", "psnr", "unbiased", "fisher")}
         return {
             "sentence": self.sentence(),
             "channel": self.channel,
@@ -111,6 +115,7 @@ class Doses:
             "rounded": self.rounded,
             "notes": list(self.notes),
             "mean": means,
+            "bounds": [each._asdict() for each in self.bounds],
             "images": [each.document() for each in self.images],
             "plan": None if self.plan is None else dict(self.plan),
             "settings": dict(self.settings),
