@@ -14,7 +14,7 @@ import dosimeter as dm
 from dosimeter.auditing import Resources, Updates
 from dosimeter.channel import Clip, Noise
 from dosimeter.cli import app
-from dosimeter.doses import Doses, Images, White, algebra, bounds, dose, plan_of
+from dosimeter.doses import Doses, Images, White, algebra, bounds, dose, over_noise, plan_of
 from dosimeter.errors import ModelError, SettingError
 from dosimeter.task import load_task
 from dosimeter.types import Victims
@@ -226,6 +226,19 @@ def test_the_command_says_it_in_a_table_and_keeps_it(tmp_path: Path) -> None:
     assert kept["images"][0]["dimensions"] == 784
     assert (tmp_path / "run" / "dose.html").is_file()
     assert list((tmp_path / "run" / "pictures").glob("*.png"))
+
+
+def test_the_dose_over_noise_is_that_at_every_noise(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    victims = victims_of(torch.rand(1, 1, 16, 16))
+    for each in over_noise(network(), victims, levels=(1e-3, 1e-1), defense="precode:k=3", prior=White()):
+        one = small(f"precode:k=3|noise:sigma={each.sigma}").images[0]
+        assert (each.determined, each.dimensions) == (one.determined, one.dimensions)
+        assert each.bits == pytest.approx(one.bits)
+    words = ["dose", "--model", "mlp", "--victims", "1", "--prior", "white", "--noise", "0.001+0.1"]
+    ran = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")])
+    assert ran.exit_code == 0, ran.output
+    assert len(json.loads((tmp_path / "run" / "dose.json").read_text())["levels"]) == 2
 
 
 def test_what_does_not_fit_is_estimated_with_its_error() -> None:

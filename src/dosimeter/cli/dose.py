@@ -1,20 +1,22 @@
 """`dosimeter dose`: how much of each private image its update determines, without running any attack."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import log10
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import checks, data, files, store
+from dosimeter import checks, data, files, spec, store
 from dosimeter.auditing import Audit, Resources, Result, Updates, part
 from dosimeter.cli import options
 from dosimeter.cli.config import write_config
 from dosimeter.cli.console import out
 from dosimeter.cli.parts import finish, pick, place, planned
-from dosimeter.doses import Doses, ImageDose, Images, White, beside, dose, plan_of, wanted_of
+from dosimeter.doses import Doses, ImageDose, Images, Level, White, beside, dose, over_noise, plan_of, wanted_of
 from dosimeter.errors import SettingError, unknown
 from dosimeter.rng import numpy_stream
 from dosimeter.task import Task, load_task
@@ -46,6 +48,10 @@ def run(asked: options.Dose) -> None:
         "updates": Updates(batch_norm=asked.batch_norm.value, rounds=asked.rounds),
         "resources": Resources(dtype=torch.float64, budget=max(1, round(asked.budget * 2**30))),
     }
+    if asked.noise is not None:
+        levels = over_noise(task.model, victims, levels=spec.several("--noise", asked.noise, float), **how)
+        _write_levels(asked, folder, levels, task.names)
+        return
     if share is not None:
         found = plan_of(task.model, victims, share=share, **how)
     else:
@@ -123,6 +129,41 @@ def _write(asked: options.Dose, folder: Path, found: Doses, names: Mapping[str, 
     }  # fmt: skip
     if tensors and not asked.json:
         out.print(_tensor_table(worst))
+    finish(asked, folder, document, table, "dose", about=about, **page)
+
+
+def _write_levels(asked: options.Dose, folder: Path, levels: Sequence[Level], names: Mapping[str, Any]) -> None:
+    """The means over images at every strength, as a table and as curves."""
+    strengths = sorted({each.sigma for each in levels})
+    means: dict[float, tuple[float, float, float | None, float | None]] = {}
+    for sigma in strengths:
+        here = [each for each in levels if each.sigma == sigma]
+        shares = [each.determined / each.dimensions for each in here]
+        told = [
+            [value for value in found if value is not None]
+            for found in zip(*((e.bits, e.psnr) for e in here), strict=True)
+        ]
+        bits, psnr = (mean(found) if found else None for found in told)
+        means[sigma] = (mean(each.determined for each in here), max(shares), bits, psnr)
+    head = ("noise", "determined", "share", "most exposed", "bits", "reader")
+    size = levels[0].dimensions
+    rows = [
+        [f"{sigma:g}", f"{many:,.0f}", f"{many / size:.1%}", f"{most:.1%}", "-" if bits is None else f"{bits:,.0f}",
+         "-" if psnr is None else f"{psnr:.1f} dB"]
+        for sigma, (many, most, bits, psnr) in means.items()
+    ]  # fmt: skip
+    table = Table(*head, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    document = {"command": "dose", "prior": asked.prior, "defense": asked.defense} | dict(names)
+    document |= {"levels": [each._asdict() for each in levels]}
+    folder.mkdir(parents=True, exist_ok=True)
+    files.replace_json(folder / "dose.json", document)
+    write_config(folder)
+    curves = {"share": [(log10(s), many / size) for s, (many, *_) in means.items()]}
+    curves |= {"reader": [(log10(s), psnr) for s, (*_, psnr) in means.items() if psnr is not None]}
+    about = f"{names['model']}, {names['data']}, defense {asked.defense}, prior {asked.prior}, over Gaussian noise."
+    page = {"head": head, "rows": rows, "pictures": {}, "tensors": [], "tensor_head": (), "curves": curves}
     finish(asked, folder, document, table, "dose", about=about, **page)
 
 

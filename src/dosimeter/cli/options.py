@@ -238,6 +238,7 @@ class Dose(Planned, Victims, Task):
     plan: str | None = _of(
         _how("share=0.05: the smallest noise at which no image has that share of its dimensions determined."), None
     )
+    noise: str | None = _of(_how("Draw the dose over these strengths of Gaussian noise: 1e-4+1e-2+1."), None)
     tensors: str = _of(_output("What each tensor tells, of the worst image, of all or of none."), "worst")
     budget: float = _of(_machine("GiB that the exact matrices may take."), 4.0)
 

@@ -9,12 +9,12 @@ measure      one dose; result: what it is
 beside       predicted against reached by attacks
 bounds       what clipping and noise alone bound, for DP-SGD
 free         the same by products alone, for large models
-plan         the smallest noise that is enough
+plan         the dose over noise, and the smallest noise that is enough
 """
 
 from dosimeter.doses.beside import Beside, beside
 from dosimeter.doses.measure import dose
-from dosimeter.doses.plan import plan_of, wanted_of
+from dosimeter.doses.plan import Level, over_noise, plan_of, wanted_of
 from dosimeter.doses.priors import Images, White
 from dosimeter.doses.result import Doses, ImageDose, SecretDose, TensorDose
 
@@ -23,11 +23,13 @@ __all__ = [
     "Doses",
     "ImageDose",
     "Images",
+    "Level",
     "SecretDose",
     "TensorDose",
     "White",
     "beside",
     "dose",
+    "over_noise",
     "plan_of",
     "wanted_of",
 ]

@@ -19,7 +19,7 @@ from dosimeter.types import Gradient
 
 CHUNK = 2**27
 """Bytes that the derivatives of the largest layer may take at once."""
-BLOCKS = 4
+BLOCKS = 8
 """Columns of a symmetric product are made in so many blocks, of which those below the diagonal are left out."""
 
 

@@ -4,10 +4,11 @@ The derivatives do not depend on the noise, so each image is differentiated once
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from dosimeter import checks, spec
 from dosimeter.channel import Noise
@@ -15,7 +16,9 @@ from dosimeter.doses import algebra, channels
 from dosimeter.doses.case import Case, case_of
 from dosimeter.doses.measure import alone, determining, dose, measured
 from dosimeter.doses.result import Doses
+from dosimeter.doses.slopes import Network
 from dosimeter.errors import SettingError
+from dosimeter.progress import bar
 from dosimeter.types import Victims
 
 LEAST, MOST, NEAR = 1e-6, 1e4, 1.02
@@ -63,10 +66,49 @@ def _silenced(case: Case) -> Case:
     return replace(case, channel=case.channel._replace(facts=kept))
 
 
+class Level(NamedTuple):
+    """The dose of one image at one strength of noise."""
+
+    sigma: float
+    id: str
+    place: int
+    dimensions: int
+    determined: int
+    bits: float | None
+    psnr: float | None
+
+
+def over_noise(model: nn.Module, victims: Victims, *, levels: Sequence[float], **how: Any) -> tuple[Level, ...]:
+    """The dose of every image at every strength of Gaussian noise, in place of any that the defense adds."""
+    for sigma in levels:
+        checks.positive("Noise", "a standard deviation", sigma)
+    case = _silenced(case_of(model, victims, **how))
+    found = []
+    with bar("dose", len(victims.ids), show=None) as advance:
+        for v, name in enumerate(victims.ids):
+            network, unit = _unit(case, victims, v)
+            for sigma in levels:
+                matrix = measured(network, unit / sigma**2)
+                for b in range(victims.batch):
+                    own, prior = alone(case, matrix, b, victims.batch), case.prior
+                    many = algebra.above(own - case.known.precision)
+                    behind = None if prior is None else algebra.posterior(own, prior.precision, prior.log_precision)
+                    told = (None, None) if behind is None else (behind.bits, algebra.psnr(behind.error))
+                    found.append(Level(sigma, name, b, len(own), many, *told))
+            advance(v + 1)
+    return tuple(found)
+
+
+def _unit(case: Case, victims: Victims, v: int) -> tuple[Network, Tensor]:
+    """The information of an update whose every entry has noise of 1."""
+    network, parts, how = determining(case, victims, v)
+    loud = replace(how, variance=dict.fromkeys(how.variance, 1.0), plain=frozenset())
+    return network, channels.joined(parts, loud)
+
+
 def _enough(case: Case, victims: Victims, v: int, share: float, least: float) -> float:
     """The smallest deviation from `least` on that is enough for all images of an update."""
-    network, parts, how = determining(case, victims, v)
-    unit = channels.joined(parts, replace(how, variance=dict.fromkeys(how.variance, 1.0), plain=frozenset()))
+    network, unit = _unit(case, victims, v)
 
     def leaves(sigma: float) -> bool:
         matrix = measured(network, unit / sigma**2)

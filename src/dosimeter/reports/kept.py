@@ -170,7 +170,15 @@ def _tune(found: Entry) -> list[tuple[str, Html]]:
 
 def _dose(found: Entry) -> list[tuple[str, Html]]:
     """Figures of every image and tensor, and pictures of what is determined of each and what is not."""
-    parts = [("Images", sections.table(found["head"], found["rows"]))]
+    parts = [("Figures", sections.table(found["head"], found["rows"]))]
+    names = {"share": "Share of dimensions determined.", "reader": "PSNR of a linear reader in dB."}
+    drawn = [
+        sections.drawing(charts.lines({key: points}, x="noise, power of 10", y=key), names[key])
+        for key, points in found.get("curves", {}).items()
+        if points
+    ]
+    if drawn:
+        parts.append(("Over noise", charts.side_by_side(*drawn)))
     if found["tensors"]:
         parts.append(("Tensors of the most exposed image", sections.table(found["tensor_head"], found["tensors"])))
     cards = []
