@@ -14,14 +14,15 @@ from dosimeter.attacks.solve.features import Features
 from dosimeter.attacks.solve.unlock import SolveLock
 
 
-def analytic(*, labels: Literal["known", "idlg"] = "idlg") -> Analytic:
+def analytic(*, labels: Literal["known", "idlg"] = "idlg", levels: int | None = 256) -> Analytic:
     """Solve a fully connected first layer for one image (Inverting Gradients, Prop. 1; rank one without a bias).
 
     Args:
         labels: granted, or read off the last layer (iDLG); only the check of the result and a layer without bias need
             them.
+        levels: of a pixel in a file, for which patches of a ViT are taken that come out near them; none for any.
     """
-    return Analytic(labels=pick("labels", labels, LABELS))
+    return Analytic(labels=pick("labels", labels, LABELS), levels=levels)
 
 
 def eliminate(*, labels: Literal["known", "idlg"] = "idlg") -> Eliminate:

@@ -9,11 +9,13 @@ from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.base import Attack, Solve
 from dosimeter.attacks.solve.deep import Deep, DeepSolver
 from dosimeter.attacks.solve.eliminate import LatentSolver
+from dosimeter.attacks.solve.embedding import find_embedding
 from dosimeter.attacks.solve.first_layer import SEARCH, find_first_layer, in_double
 from dosimeter.attacks.solve.latent import read_noisy
 from dosimeter.attacks.solve.layers import LayerSolver
-from dosimeter.attacks.solve.patches import PatchSolver, find_embedding
+from dosimeter.attacks.solve.patches import PatchSolver
 from dosimeter.attacks.solve.ratio import RatioSolver
+from dosimeter.attacks.solve.spans import TokenSolver, find_tokens
 from dosimeter.attacks.solve.straight import read_straight
 from dosimeter.errors import SettingError
 from dosimeter.types import Observation, Summed, Target
@@ -24,11 +26,11 @@ class Analytic(Attack):
     """One image an update, solved for; no steps, no starts.
 
     A fully connected first layer is solved on its own (Inverting Gradients, Prop. 1, and its counterpart without bias),
-    as is an embedding of patches to which learned positions are added (`patches`), and any other straight network layer
-    by layer (Prop. 2 and R-GAP). Networks that are no row of layers are read by their wide convolutions (`deep`).
-    `match` is the relative error of the whole simulated update, or that of the first layer's weight where it is larger.
-    An image explains the update when `match` is at most `ROUNDING` units of the update's precision. What becomes of a
-    victim:
+    as is an embedding of patches to which learned positions are added (`patches`) or fixed ones in general place
+    (`spans`), and any other straight network layer by layer (Prop. 2 and R-GAP). Networks that are no row of layers are
+    read by their wide convolutions (`deep`). `match` is the relative error of the whole simulated update, or that of the
+    first layer's weight where it is larger. An image explains the update if `match` is at most `ROUNDING` units of the
+    update's precision. What becomes of a victim:
 
         recovered                   its image explains the update, and the equations leave none of its numbers open
         layer by layer: n of N      its image explains the update, but so do others: n of its N numbers are determined,
@@ -43,13 +45,18 @@ class Analytic(Attack):
     name: str = "analytic"
     labels: labels_.Labels = labels_.FromLastLayer()
     """Only the check of the result and the scale of a layer without bias need them."""
+    levels: int | None = 256
+    """How many a pixel has in a file; where patches come out near whole ones, and these fit the update, they are taken
+    for these (`levels`). None leaves them as they were solved for."""
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse what cannot be solved, before any work."""
+        if self.levels is not None and self.levels < 2:
+            raise SettingError(f"A pixel has at least 2 levels, got {self.levels}; give 256 for bytes, or none.")
         if batch != 1:
             raise SettingError(
-                f"The analytic attack solves for one image, but an update holds {batch}, whose gradients are summed; "
-                f"use --batch 1 or {SEARCH}."
+                f"The analytic attack solves for one image, but an update holds {batch}, whose gradients are summed, "
+                f"also those of a ViT's positions; use --batch 1 or {SEARCH}."
             )
         exact = in_double(target)
         if find_embedding(exact) is not None:
@@ -57,6 +64,8 @@ class Analytic(Attack):
                 raise SettingError(
                     f"The analytic attack solves a sum of gradients, which {target.step!r} does not send; {SEARCH}."
                 )
+        elif target.step is None and not target.secrets and find_tokens(exact, target.mean.dtype) is not None:
+            pass
         elif find_first_layer(exact) is None:
             if target.step is not None:
                 raise SettingError(
@@ -70,7 +79,10 @@ class Analytic(Attack):
     def prepare(self, target: Target, seen: Observation, labels: Tensor, *, seed: int) -> Solve:
         exact = in_double(target)
         if (embedding := find_embedding(exact)) is not None:
-            return PatchSolver(target, embedding, seen, labels).solve
+            return PatchSolver(target, embedding, seen, labels, self.levels).solve
+        tokens = find_tokens(exact, target.mean.dtype) if target.step is None and not target.secrets else None
+        if tokens is not None:
+            return TokenSolver(target, tokens, seen, labels, self.levels).solve
         layer = find_first_layer(exact)
         if layer is None and not seen.statistics and self.reads_wide(exact):
             return DeepSolver(Deep(labels=self.labels), target, seen, labels, seed).solve

@@ -14,10 +14,11 @@ from dosimeter.attacks.solve.analytic import Analytic
 from dosimeter.attacks.solve.certificate import IMAGE
 from dosimeter.attacks.solve.count import count_ranks
 from dosimeter.attacks.solve.deep import find_wide
+from dosimeter.attacks.solve.embedding import Embedding, find_embedding
 from dosimeter.attacks.solve.features import find_layers, inputs_of
 from dosimeter.attacks.solve.first_layer import find_first_layer
 from dosimeter.attacks.solve.latent import read_noisy
-from dosimeter.attacks.solve.patches import UNITS, Embedding, find_embedding
+from dosimeter.attacks.solve.patches import UNITS
 from dosimeter.attacks.solve.straight import read_straight
 from dosimeter.auditing.linting.findings import Leak, Level
 from dosimeter.auditing.linting.subject import ALONE, Subject
