@@ -41,7 +41,11 @@ def contenders(channel: Channel, *, steps: Steps) -> list[Contender]:
         panel += _against(fact, plain, knowing)
     panel += _against_noise(channel.facts, plain, knowing)
     panel += _against_masked_noise(channel.facts, knowing)
-    panel.append(Contender(presets.analytic(), "adaptive", "solved layer by layer, by ratio or by rank one"))
+    solved = "solved layer by layer, by ratio, by rank one or by patches"
+    panel.append(Contender(presets.analytic(), "adaptive", solved))
+    if any(isinstance(fact, Noise) for fact in channel.facts):
+        about = f"solved likewise, the mean of {ROUNDS} updates of the same batch"
+        panel.append(Contender(AverageRounds(attack=presets.analytic()), "adaptive", about, rounds=ROUNDS))
     for fact in channel.facts:  # after it, so that it has had the time for both
         if isinstance(fact, Transforms) and fact.by is not None:
             about = "solved, then what was done to the images is undone"
