@@ -28,9 +28,9 @@ class Analytic(Attack):
     A fully connected first layer is solved on its own (Inverting Gradients, Prop. 1, and its counterpart without bias),
     as is an embedding of patches to which learned positions are added (`patches`) or fixed ones in general place
     (`spans`), and any other straight network layer by layer (Prop. 2 and R-GAP). Networks that are no row of layers are
-    read by their wide convolutions (`deep`). `match` is the relative error of the whole simulated update, or that of the
-    first layer's weight where it is larger. An image explains the update if `match` is at most `ROUNDING` units of the
-    update's precision. What becomes of a victim:
+    read by their wide convolutions (`deep`). `match` is the relative error of the whole simulated update, or that of
+    the first layer's weight where it is larger. An image explains the update if `match` is at most `ROUNDING` units of
+    the update's precision. What becomes of a victim:
 
         recovered                   its image explains the update, and the equations leave none of its numbers open
         layer by layer: n of N      its image explains the update, but so do others: n of its N numbers are determined,
