@@ -2,7 +2,7 @@
 
 Four ways, chosen by trying them on the first candidate; all give the same numbers:
 
-    chain      straight and residual networks by hand, without autograd (see `chain`)
+    chain      straight and residual networks and transformers by hand, without autograd (see `chain` and `transformer`)
     tape       one pass for all images of any network, gradients never written out (see `tape` and `contract`)
     vmap       `torch.func` over candidates, for models with layers that the tape does not know and for local training
     one by one for models that vmap cannot take, such as those that branch on their data
@@ -25,6 +25,7 @@ from dosimeter.engine.parts import InParts
 from dosimeter.engine.reading import NotStraight
 from dosimeter.engine.tape import Tape
 from dosimeter.engine.threads import twice_differentiable
+from dosimeter.engine.transformer import Transformer
 from dosimeter.errors import ModelError
 from dosimeter.networks import norms_by_batch
 from dosimeter.rng import stream
@@ -82,7 +83,7 @@ class Matcher:
         self._statistics = statistics or {}
         self._exact = exact
         self._forced = way or target.way
-        self._chain: Chain | None = None
+        self._chain: Chain | Transformer | None = None
         self._tape: Tape | None = None
         self._contractions: dict[str, Contraction] = {}
         self._small: list[str] = []
@@ -129,7 +130,7 @@ class Matcher:
             self._choose(images, labels, secrets)
         observed = [flat(self._observed[name]) for name in self._parameters]
         if self._chain is not None and self._tape is None:
-            self._tape = Tape(self._target)
+            self._tape = Tape(self._target, lifted=isinstance(self._chain, Transformer))
         if self._tape is None:
             simulated = self._simulate(images, labels, owner, secrets)
             columns = [compare(flat(simulated[n]), o[owner]) for n, o in zip(self._parameters, observed, strict=True)]
@@ -144,7 +145,8 @@ class Matcher:
         """Which tensor goes which way and why; after the first call."""
         if self._chain is not None:
             forms = self._chain.forms
-            return [Explanation(name, forms.get(name, "vector"), "common layers, by hand") for name in self._parameters]
+            kind = "a transformer" if isinstance(self._chain, Transformer) else "common layers"
+            return [Explanation(name, forms.get(name, "vector"), f"{kind}, by hand") for name in self._parameters]
         if self._tape is None:
             return [Explanation(name, self.way or "not decided yet", self.why) for name in self._parameters]
         forms = {name: c.form for name, c in self._contractions.items()} | dict.fromkeys(self._tape.idle, "zero")
@@ -156,7 +158,7 @@ class Matcher:
             for name in self._parameters
         ]
 
-    def _from_chain(self, chain: Chain, images: Tensor, labels: Tensor, owner: Tensor) -> Products:
+    def _from_chain(self, chain: Chain | Transformer, images: Tensor, labels: Tensor, owner: Tensor) -> Products:
         cross, squared = chain(images, labels, owner)
         observed = self._norms[owner]
         return Products(cross, squared, observed, (squared - 2 * cross + observed).clamp_min(0))
@@ -202,7 +204,8 @@ class Matcher:
             )
         reasons: list[str] = []
         ways: list[tuple[Way, Callable[[Tensor, Tensor], Callable[[Tensor], Products]]]] = [
-            ("chain", lambda x, y: self._set_chain(x, labels, y, first)),
+            ("chain", lambda x, y: self._set_chain(Chain, x, labels, y, first)),
+            ("chain", lambda x, y: self._set_chain(Transformer, x, labels, y, first)),
             ("tape", lambda x, y: self._set_tape(x, y, first, u, lifted=False)),
             ("tape", lambda x, y: self._set_tape(x, y, first, u, lifted=True)),
             ("vmap", lambda x, y: self._set_vmap(y, first, u)),
@@ -277,7 +280,9 @@ class Matcher:
             return False
         return True
 
-    def _set_chain(self, x: Tensor, labels: Tensor, y: Tensor, first: Tensor) -> Callable[[Tensor], Products]:
+    def _set_chain(
+        self, kind: type[Chain] | type[Transformer], x: Tensor, labels: Tensor, y: Tensor, first: Tensor
+    ) -> Callable[[Tensor], Products]:
         if self._exact:
             raise NotStraight("entries are compared one by one")
         if self._target.secrets:
@@ -286,7 +291,7 @@ class Matcher:
             raise NotStraight("every victim's batch norms have statistics of their own")
         if labels.ndim != 2 or labels.dtype != torch.long or not bool((labels >= 0).all()):
             raise NotStraight("labels are not one class an image")
-        self._chain = chain = Chain(self._target, self._observed, x.shape[1])
+        self._chain = chain = kind(self._target, self._observed, x.shape[1])
         return lambda x: self._from_chain(chain, x, y, first)
 
     def _set_tape(
