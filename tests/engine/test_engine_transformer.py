@@ -302,6 +302,17 @@ def test_two_slopes_of_one_step_and_of_steps_in_another_order() -> None:
     torch.testing.assert_close(again, wanted)
 
 
+def test_losses_of_entries_are_those_of_the_tape() -> None:
+    torch.manual_seed(0)
+    case = make(Small(), SHAPE, batch=2)
+    found = []
+    for way in ("chain", "tape"):
+        matcher = ways_of(case, way)
+        assert matcher is not None
+        found.append(matcher.entries(case.images, case.labels, case.owner, lambda s, o: (s - o).abs().sum(1)))
+    torch.testing.assert_close(*found)
+
+
 def test_a_matrix_is_split_by_its_rank_and_no_more() -> None:
     torch.manual_seed(0)
     left, right = torch.randn(2, 20, 3, dtype=torch.float64), torch.randn(2, 3, 30, dtype=torch.float64)

@@ -65,8 +65,6 @@ class Projection(Node):
 
     Args:
         weight: (O, I); `observed` has (V, O, I) of it and (V, O) of the bias.
-        positions: rows of a candidate.
-        gram: shared by all layers that take the same value.
     """
 
     pointwise = True
@@ -105,7 +103,7 @@ class Projection(Node):
         )
 
     def settle(self, positions: int, gram: Gram) -> None:
-        """Choose the form, once it is known how many rows of a candidate come."""
+        """Choose the form, once it is known how many rows of a candidate come; layers of one value share its `gram`."""
         self.gram = gram
         matrix = self.observed[0]
         outputs, inputs = matrix.shape[1:]
@@ -176,12 +174,12 @@ class Projection(Node):
         if dot is None:
             whole = self.held("dot", self.d)
             rows = by_candidate(whole, self.batch)
-            rows.zero_() if self.vb is None else rows.copy_(self.vb[:, None].expand(rows.shape))
+            rows.zero_()
         else:
             whole = self._times(dot, self.weight.t(), "dot")
             rows = by_candidate(whole, self.batch)
-            if self.vb is not None:
-                rows.add_(self.vb[:, None])
+        if self.vb is not None:
+            rows.add_(self.vb[:, None])
         if self.form == "dense":
             rows.baddbmm_(a, self.v.mT)
             return whole
