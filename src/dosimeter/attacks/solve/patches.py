@@ -57,8 +57,10 @@ class PatchSolver(Solver):
         cut, rank = solve_patches(came, slopes, grey, eps=torch.finfo(self.precision).eps, spread=self._spread())
         image, tokens, apart = self.layer.image(cut), len(came), _apart(came, slopes, cut)
         whole = whole_levels(image, self.levels)
-        if whole is not None and _apart(came, slopes, self.layer.patches(whole)) <= FIT * apart:
-            image, apart = whole, _apart(came, slopes, self.layer.patches(whole))
+        if whole is not None:
+            error = _apart(came, slopes, self.layer.patches(whole))
+            if error <= max(FIT * apart, update.bound):  # clients round pixels again as they normalise them
+                image, apart = whole, error
         match = apart if self.draws else update.mismatch(image)
         vain = self.draws and rank == came.shape[1]  # then some patches solve any equations
         ended = Ended(Outcome.RECOVERED)
