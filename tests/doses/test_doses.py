@@ -51,13 +51,16 @@ def small(defense: str, *, images: int = 1, **more: object) -> Doses:
 
 def test_a_linear_channel_has_its_closed_form() -> None:
     """g = c x^T + e: every pixel is measured with a precision of |c|^2 / sigma^2, whatever the image."""
-    found = dose(linear(), victims_of(torch.rand(1, *SHAPE)), defense="noise:sigma=0.5", loss=slope, tensors="none")
+    image = torch.rand(1, *SHAPE)
+    found = dose(linear(), victims_of(image), defense="noise:sigma=0.5", loss=slope, tensors="none")
     precision, prior = 9 / 0.5**2, 1 / 0.25**2
     each = found.images[0]
     assert each.determined == each.white == 16
     assert each.bits == pytest.approx(8 * math.log2(1 + precision / prior))
     assert each.psnr == pytest.approx(10 * math.log10(prior + precision))
     assert each.unbiased == pytest.approx(10 * math.log10(precision))
+    off = float((image.double() - 0.5).square().mean()) * prior**2 + precision
+    assert each.here == pytest.approx(-10 * math.log10(off / (prior + precision) ** 2))
     hidden = dose(linear(), victims_of(torch.rand(1, *SHAPE)), defense="noise:sigma=0.8", loss=slope, tensors="none")
     assert hidden.images[0].determined == 0
     assert hidden.images[0].unbiased is None
@@ -294,3 +297,27 @@ def test_an_audit_says_how_attacks_stand_to_the_dose(tmp_path: Path) -> None:
     assert all(pair["predicted"] > pair["reached"] for pair in kept["pairs"])
     again = CliRunner().invoke(app, [*words[:-1], "--out", str(tmp_path / "run"), "--overwrite"])
     assert again.exit_code == 0, again.output
+
+
+def test_a_key_that_a_client_keeps_hides_less_in_every_round() -> None:
+    """FedKL's key is the same in all rounds, so that two of them tell more than two clients with a key each."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(36, 5))
+    victims = victims_of(torch.rand(1, 1, 8, 8))
+    how: dict[str, Any] = {"defense": "fedkl|noise:sigma=0.05", "tensors": "none", "pictures": 0}
+    one = dose(model, victims, **how).images[0]
+    two = dose(model, victims, **how, updates=Updates(rounds=2)).images[0]
+    quieter = {**how, "defense": f"fedkl|noise:sigma={0.05 / math.sqrt(2)}"}
+    assert sum(each.numbers for each in one.secrets.values()) > 0
+    assert two.bits == pytest.approx(dose(model, victims, **quieter).images[0].bits)
+
+
+def test_a_white_prior_of_another_width_counts_by_its_own() -> None:
+    victims = victims_of(torch.rand(1, *SHAPE))
+    how: dict[str, Any] = {"defense": "noise:sigma=0.5", "loss": slope, "tensors": "none"}  # each pixel to 1 / 6
+    assert [dose(linear(), victims, prior=White(std=std), **how).images[0].determined for std in (0.1, 0.2)] == [0, 16]
+
+
+def test_statistics_that_are_sent_are_refused() -> None:
+    with pytest.raises(SettingError, match="statistics"):
+        small("none", updates=Updates(batch_norm="sent"))

@@ -23,7 +23,7 @@ from dosimeter.task import Task, load_task
 from dosimeter.types import Victims
 
 PRIORS, TENSORS = ("images", "none", "white"), ("all", "none", "worst")
-HEAD = ("image", "determined", "of", "bits", "reader", "unbiased", "secrets", "time")
+HEAD = ("image", "determined", "of", "bits", "reader", "here", "unbiased", "secrets", "time")
 
 
 def run(asked: options.Dose) -> None:
@@ -190,6 +190,7 @@ def _row(each: ImageDose) -> list[str]:
         f"{each.dimensions:,}",
         figure(each.bits, ",.0f") + _off(each, "bits"),
         "-" if each.psnr is None else f"{each.psnr:.1f} dB",
+        "-" if each.here is None else f"{each.here:.1f} dB",
         "-" if each.unbiased is None else f"{each.unbiased:.1f} dB",
         f"{secrets[0]} of {secrets[1]}" if secrets[1] else "-",
         f"{each.seconds:.1f} s",

@@ -5,6 +5,8 @@ information  J^T J of every tensor of an update, J not written out
 channels     from a defense's facts to noise, zeros and clipping of every tensor
 priors       what a reader knows of images before: white, the covariance of public images
 algebra      elimination, determined directions, bits, posterior
+updates      what one client's update tells of its images; case: what is the same for all
+figures      of one image; pictures: the same to look at
 measure      one dose; result: what it is
 beside       predicted against reached by attacks
 bounds       what clipping and noise alone bound, for DP-SGD

@@ -12,7 +12,7 @@ WIDE = 6.0
 
 
 class Pair(NamedTuple):
-    """One image: PSNR by the dose and of the best attack."""
+    """One image: PSNR of the dose's reader on it and of the best attack."""
 
     id: str
     place: int
@@ -32,7 +32,7 @@ class Beside(NamedTuple):
 
 def beside(doses: Doses, result: Result) -> Beside | None:
     """Every image that both say something of; None where there is none."""
-    told = {(each.id, each.place): each.psnr for each in doses.images if each.psnr is not None}
+    told = {(each.id, each.place): each.here for each in doses.images if each.here is not None}
     best: dict[tuple[str, int], tuple[float, str]] = {}
     for name, found in _tried(result):
         for record in found.records:
@@ -57,12 +57,12 @@ def _tried(result: Result) -> list[tuple[str, Result]]:
 
 def _sentence(doses: Doses, above: Sequence[float], below: Sequence[float], gaps: Sequence[float]) -> str:
     said = (
-        f"By its dose with the {doses.prior} prior a linear reader comes to {mean(above):.1f} dB; the best attack on "
+        f"By its dose a linear reader with the {doses.prior} prior comes to {mean(above):.1f} dB on these images; the "
     )
-    said += f"each image reaches {mean(below):.1f} dB"
+    said += f"best attack on each reaches {mean(below):.1f} dB"
     spread = stdev(gaps) if len(gaps) > 1 else 0.0
     if mean(gaps) > WIDE:
         return f"{said}: a wide gap, so the attacks are weak here, or the update's folds hide what its slopes tell."
     if mean(gaps) < -max(1.0, 2 * spread / len(gaps) ** 0.5):
-        return f"{said}, which is more: the attacks know more of images than this prior does."
+        return f"{said}, which is more: it knows what this reader does not, such as which neurons are off."
     return f"{said}: the two agree."

@@ -56,16 +56,21 @@ def case_of(
     audit = Audit(
         model=model, victims=victims, attack=presets.BY_NAME["ig"](), defense=part("defense", defense or "none"),
         server=part("server", server or "honest"), loss=part("loss", loss), step=part("step", step), seed=seed,
-        updates=updates, resources=replace(resources, dtype=torch.float64),
+        updates=updates, resources=replace(resources, dtype=torch.float64, device="cpu"),
     )  # fmt: skip
     audit = clipping(audit)
     with rng.scoped(seed, "defense", "model"):
         defended = audit.defense.on_model(model, victims.shape)
     sent = audit.server(defended, shape=victims.shape, batch=victims.batch)
     highest = int(victims.labels.max()) if not victims.labels.is_floating_point() else None
+    if updates.batch_norm == "sent":
+        raise SettingError(
+            "Batch-norm statistics that are sent along tell of the images too, which the dose does not count; use "
+            "batch_norm='batch' or 'running'."
+        )
     client, _ = resolve(audit, sent, victims.shape, victims.batch, labels=victims.labels[0], highest=highest)
     step, target = client.target.step, client.target
-    _check(client, victims.batch)
+    _check(client)
     channel = channel_of(audit.defense, target, like(victims.labels[0], target), seed)
     stated = channel.facts
     if isinstance(step, clients.ClippedGradient):
@@ -86,7 +91,7 @@ def _with_clip(channel: Channel, clip: tuple[Clip, ...]) -> Channel:
     return channel._replace(facts=(*before, *clip, *after))
 
 
-def _check(client: Client, batch: int) -> None:
+def _check(client: Client) -> None:
     step = client.target.step
     if step is None or isinstance(step, clients.ClippedGradient):
         return

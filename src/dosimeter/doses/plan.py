@@ -14,9 +14,10 @@ from dosimeter import checks, spec
 from dosimeter.channel import Noise
 from dosimeter.doses import algebra, channels
 from dosimeter.doses.case import Case, case_of
-from dosimeter.doses.measure import alone, determining, dose, measured
+from dosimeter.doses.measure import dose
 from dosimeter.doses.result import Doses
 from dosimeter.doses.slopes import Network
+from dosimeter.doses.updates import alone, determining, measured
 from dosimeter.errors import SettingError
 from dosimeter.progress import bar
 from dosimeter.types import Victims
@@ -47,10 +48,8 @@ def plan_of(model: nn.Module, victims: Victims, *, share: float, **how: Any) -> 
     for v in range(len(victims.ids)):
         sigma = _enough(case, victims, v, share, sigma)
     many = f"{len(found.images)} image{'s' if len(found.images) > 1 else ''}"
-    said = (
-        f"Gaussian noise of {sigma:.3g} on every entry leaves fewer than {share:.1%} of its dimensions determined of "
-    )
-    said += f"the most exposed of {many}; confirm it by attacks: dosimeter audit --attack auto --defense "
+    said = f"At Gaussian noise of {sigma:.3g} on every entry fewer than {share:.1%} of the dimensions of the most "
+    said += f"exposed of {many} are determined; confirm it by attacks: dosimeter audit --attack auto --defense "
     said += f"noise:sigma={sigma:.3g}"
     plan = {"share": share, "sigma": sigma, "sentence": said}
     return replace(found, plan=plan)

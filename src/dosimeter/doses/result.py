@@ -31,14 +31,11 @@ class ImageDose(NamedTuple):
     place: int  # of the image in it
     number: int  # in the data set
     dimensions: int
-    determined: (
-        int  # directions that are known to better than a deviation of 0.25, or than by half the prior's variance
-    )
+    determined: int  # directions whose posterior variance is below half the prior's, or below 0.25^2 without one
     bits: float | None  # carried about the image; None without a prior
     psnr: float | None  # of the posterior mean, in dB; None without a prior
-    unbiased: (
-        float | None
-    )  # PSNR of a locally unbiased reader on what is determined at a deviation of 0.25; None if nothing
+    here: float | None  # of the same reader on this very image, over the noise; None where it was estimated
+    unbiased: float | None  # PSNR of a locally unbiased reader on the directions of `white`; None if there are none
     fisher: float | None  # PSNR of an unbiased reader of the whole image by n / tr M (Guo et al. 2022, Thm. 2)
     white: int  # directions known to better than a deviation of 0.25, whatever the prior
     secrets: Mapping[str, SecretDose]
@@ -105,7 +102,10 @@ class Doses:
 
     def document(self) -> dict[str, Any]:
         """As plain values."""
-        means = {key: self.mean(key) for key in ("determined", "share", "white", "bits", "psnr", "unbiased", "fisher")}
+        means = {
+            key: self.mean(key)
+            for key in ("determined", "share", "white", "bits", "psnr", "here", "unbiased", "fisher")
+        }
         return {
             "sentence": self.sentence(),
             "channel": self.channel,
