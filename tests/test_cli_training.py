@@ -129,6 +129,16 @@ def test_leakage_is_followed_over_rounds(here: Path) -> None:
     assert page.count("Most exposed") == 6
 
 
+def test_the_dose_is_followed_over_rounds(here: Path) -> None:
+    words = ("follow", *TASK, "--protocol", "bayes:steps=1,rounds=2", "--at", "0+2", "--victims", "2", "--steps", "2")
+    code, out, err = call(*words, "--defense", "noise:sigma=0.01", "--dose", "--out", "way", "--json")
+    assert code == 0, err
+    points = json.loads(out)["points"]
+    assert [0 < point["dose"]["share"] <= 1 for point in points] == [True, True]
+    assert points[0]["dose"] != points[1]["dose"]
+
+
+
 EARLY = "ppp:rounds=40,clients=3,lr=0.3,validation=0.25,patience=2"
 
 

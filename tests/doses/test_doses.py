@@ -321,3 +321,42 @@ def test_a_white_prior_of_another_width_counts_by_its_own() -> None:
 def test_statistics_that_are_sent_are_refused() -> None:
     with pytest.raises(SettingError, match="statistics"):
         small("none", updates=Updates(batch_norm="sent"))
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 1e-2, 5e-2])
+def test_the_likeliest_image_under_the_prior_itself_is_as_far_off_as_the_dose_says(sigma: float) -> None:
+    """A reader who knows noise and prior exactly and begins at the truth, beyond which no attack goes."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.Sigmoid(), nn.Linear(12, 5)).double()
+    std, many = 0.12, 24
+    images = (0.5 + std * torch.randn(many, *SHAPE)).clamp(0, 1)
+    victims = victims_of(images)
+    predicted = dose(model, victims, defense=f"noise:sigma={sigma}", prior=White(std=std), tensors="none", pictures=0)
+    errors = []
+    for v in range(many):
+        truth, label = victims.images[v].double(), victims.labels[v]
+
+        def update(x: Tensor, label: Tensor = label) -> Tensor:
+            loss = nn.functional.cross_entropy(model(x), label)
+            return torch.cat(
+                [g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()), create_graph=True)]
+            )
+
+        clean = update(truth).detach()
+        seen = clean + sigma * torch.randn(len(clean), dtype=torch.float64)
+        found = truth.clone().requires_grad_()
+        search = torch.optim.LBFGS([found], max_iter=60, line_search_fn="strong_wolfe")
+
+        def closure(found: Tensor = found, seen: Tensor = seen, search: torch.optim.LBFGS = search) -> Tensor:
+            search.zero_grad()
+            off = (update(found) - seen).square().sum() / sigma**2 + ((found - 0.5) / std).square().sum()
+            off.backward()
+            return off
+
+        search.step(closure)
+        errors.append(float((found.detach() - truth).square().mean()))
+    expected = sum(10 ** (-(each.psnr or 0) / 10) for each in predicted.images) / many
+    spread = torch.tensor(errors).std().item() / math.sqrt(many)
+    reached = sum(errors) / many
+    assert expected < reached + 3 * spread  # no better
+    assert reached < 1.6 * expected + 3 * spread  # and not much worse: the linear picture holds

@@ -106,6 +106,16 @@ def beside_attacks(asked: options.Audit, task: Task, audit: Audit, result: Resul
         out.print(escape(f"dose    {said}"), highlight=False, soft_wrap=True)
 
 
+def dose_of(audit: Audit) -> dict[str, Any]:
+    """The mean dose of an audit's victims, with the white prior."""
+    assert audit.victims is not None
+    found = dose(
+        audit.model, audit.victims, defense=audit.defense, server=audit.server, loss=audit.loss, step=audit.step,
+        seed=audit.seed, updates=audit.updates, tensors="none", pictures=0,
+    )  # fmt: skip
+    return {"dose": {key: found.mean(key) for key in ("determined", "share", "bits", "psnr")}}
+
+
 def _write(asked: options.Dose, folder: Path, found: Doses, names: Mapping[str, Any]) -> None:
     document = {"command": "dose"} | dict(names) | found.document()
     files.check_writable(folder)

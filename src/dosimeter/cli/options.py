@@ -283,6 +283,7 @@ class Follow(Planned, Victims, Task):
     threshold: float = _of(THRESHOLD, 0.5)
     workers: int | None = _of(WORKERS, None)
     minutes: float | None = _of(MINUTES, None)
+    dose: bool = _of(_output("Measure the dose of every image, too, by the white prior.", "--dose"), False)
     on: str = _of(ON, "here")
 
 

@@ -12,6 +12,7 @@ from dosimeter.auditing import estimate
 from dosimeter.cli import options
 from dosimeter.cli.config import refuse, write_config
 from dosimeter.cli.console import err, out
+from dosimeter.cli.dose import dose_of
 from dosimeter.cli.parts import finish, going_on, live, place, planned, taking, tell_failed, trial_of
 from dosimeter.federated import Federation, Training
 from dosimeter.federated.accounting import epsilon_words, privacy_words
@@ -46,7 +47,7 @@ def run_follow(asked: options.Follow) -> None:
     """Train, and write and print what each of the rounds gives away."""
     moments = sorted(set(spec.several("--at", asked.at, int)))
     servers = asked.server or ["honest"]
-    folder = place(asked, "follow", apart=("at", "server", "workers"), store=True)
+    folder = place(asked, "follow", apart=("at", "dose", "server", "workers"), store=True)
     trial = trial_of(asked, server="honest", decoys=0)
     audits = [replace(trial, server=words, round=each).prepare() for words in servers for each in moments]
     if asked.dry_run:
@@ -61,7 +62,9 @@ def run_follow(asked: options.Follow) -> None:
     on = Here(threads=asked.workers) if asked.on == HERE else asked.on
     with going_on(folder), live() as tell, Store(folder) as store:
         run = partial(run_all, store=store, on=on, retry_failed=True, told=tell)
-        points, failed = follow(trial, at=moments, servers=servers, store=store, run=run)
+        points, failed = follow(
+            trial, at=moments, servers=servers, store=store, run=run, measure=dose_of if asked.dose else None
+        )
     if early := early_words(points):
         err.print(early, highlight=False, soft_wrap=True)
     if points:
@@ -153,6 +156,8 @@ def _leaks(points: list[Point]) -> Table:
     head = ["round", "server", "verdict", "read", "SSIM", "blind", "PSNR", "accuracy", "norm"]
     private = _delta(points)
     head += [f"epsilon at delta {private}"] if private else []
+    dosed = all("dose" in point for point in points)
+    head += ["dose"] if dosed else []
     table = Table(*head, box=None, pad_edge=False)
     for point in points:
         norms = [image["norm"] for image in point["images"]]
@@ -167,5 +172,6 @@ def _leaks(points: list[Point]) -> Table:
             f"{point['accuracy']:.2%}",
             f"{statistics.median(norms):.3g}",
             *([epsilon_words(point)] if private else []),
+            *([f"{point['dose']['share']:.0%}"] if dosed else []),
         )
     return table

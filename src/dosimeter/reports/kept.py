@@ -100,6 +100,9 @@ def _leakage(found: Entry) -> list[tuple[str, Html]]:
         ("Accuracy.", charts.lines(accuracy, x="round", y="accuracy", top=1.0), names[:1]),
         ("SSIM by the norm of the update.", charts.scatter(norms, x="norm", y="SSIM"), list(norms)),
     ]
+    if all("dose" in p for p in points):
+        share = over(lambda p: p["dose"]["share"])
+        drawn.append(("Dose: dimensions determined.", charts.lines(share, x="round", y="share", top=1.0), names))
     figures = [sections.drawing(figure, name, charts.legend(series)) for name, figure, series in drawn]
     spent = sorted({(p["round"], p["epsilon"]) for p in points if p.get("epsilon") is not None})
     figures += _privacy({"epsilon": spent}, points)

@@ -21,8 +21,12 @@ Run = Callable[[Sequence[Trial | Course]], list[Entry]]
 """Runs what a store misses of trials and says what it has of them, as `run_all`."""
 
 
+Measure = Callable[[Audit], dict[str, Any]]
+"""What else is said of the updates of an audit, as plain values."""
+
+
 def follow(
-    trial: Trial, *, at: Iterable[int], servers: Sequence[str], store: Store, run: Run
+    trial: Trial, *, at: Iterable[int], servers: Sequence[str], store: Store, run: Run, measure: Measure | None = None
 ) -> tuple[list[Point], list[Entry]]:
     """Train, and audit the victims' updates of the model as it is after each of these rounds, by each server.
 
@@ -31,6 +35,7 @@ def follow(
         at: numbers of done rounds, 0 being the model before training. Where training ends before some of them, its last
             round is audited in their stead.
         run: what runs trials into the store.
+        measure: what else is noted of every audit, once.
 
     Returns:
         What is known of every round and server, and what failed.
@@ -50,7 +55,7 @@ def follow(
     trials = [replace(moment, server=server) for moment in moments for server in servers]
     found = list(zip(trials, run(trials), strict=True))
     done = [(each, entry) for each, entry in found if entry.status is Status.DONE]
-    points = [_point(each, entry, store) for each, entry in done]
+    points = [_point(each, entry, store, measure) for each, entry in done]
     for point in points:
         if missed and point["round"] == last:
             point["instead_of"] = missed
@@ -58,20 +63,24 @@ def follow(
     return sorted(points, key=lambda point: (point["round"], point["server"])), failed
 
 
-def _point(trial: Trial, entry: Entry, store: Store) -> Point:
-    """What is kept of an audit on the way; the norms of updates are added to it the first time."""
+def _point(trial: Trial, entry: Entry, store: Store, measure: Measure | None) -> Point:
+    """What is kept of an audit on the way; norms of updates and what else is measured are added the first time."""
     one, found = trial.prepare(), dict(entry.found or {})
     assert one.needs is not None
     if "norms" not in found:
         trained = one.needs.read(store.place(one.needs.digest))
         found["norms"] = update_norms(one.loaded().at(trained))
         store.note(entry.digest, found)
+    if measure is not None and "measured" not in found:
+        found["measured"] = measure(one.loaded().at(one.needs.read(store.place(one.needs.digest))))
+        store.note(entry.digest, found)
     training = store.entry(one.needs.digest)
     numbers = (training and training.found) or {}
     about = {"round": numbers["rounds"], "server": part("server", trial.server).name}
     about |= {"accuracy": numbers["last_accuracy"], "trial": entry.digest}
     spent = privacy(one.needs.federation, numbers["rounds"])
-    return about | spent | point_of(store.result(entry.digest), found["norms"])
+    more = found.get("measured", {}) if measure is not None else {}
+    return about | spent | more | point_of(store.result(entry.digest), found["norms"])
 
 
 def early_words(points: Sequence[Point]) -> str:
