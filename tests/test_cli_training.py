@@ -138,7 +138,6 @@ def test_the_dose_is_followed_over_rounds(here: Path) -> None:
     assert points[0]["dose"] != points[1]["dose"]
 
 
-
 EARLY = "ppp:rounds=40,clients=3,lr=0.3,validation=0.25,patience=2"
 
 
