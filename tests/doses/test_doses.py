@@ -23,6 +23,20 @@ from small import network
 SHAPE = (1, 4, 4)
 
 
+MODEL = """
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.Sigmoid(), nn.Linear(8, 10))
+"""
+
+
+def own(folder: Path) -> str:
+    """A small model of the user's, in words."""
+    (folder / "mine.py").write_text(MODEL)
+    return f"{folder / 'mine.py'}:make"
+
+
 def victims_of(images: Tensor, classes: int = 5) -> Victims:
     """One image an update, or (V, B, ...) given as such."""
     images = images if images.ndim == 5 else images[:, None]
@@ -219,7 +233,7 @@ def test_bottlenecks_hide_nothing_alone_and_more_with_noise_than_noise_does() ->
 
 
 def test_the_command_says_it_in_a_table_and_keeps_it(tmp_path: Path) -> None:
-    words = ["dose", "--model", "mlp", "--defense", "noise:sigma=0.01", "--victims", "2", "--prior", "white"]
+    words = ["dose", "--model", own(tmp_path), "--defense", "noise:sigma=0.01", "--victims", "2", "--prior", "white"]
     ran = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run"), "--tensors", "none"])
     assert ran.exit_code == 0, ran.output
     assert "determines" in ran.output
@@ -238,7 +252,7 @@ def test_the_dose_over_noise_is_that_at_every_noise(tmp_path: Path) -> None:
         one = small(f"precode:k=3|noise:sigma={each.sigma}").images[0]
         assert (each.determined, each.dimensions) == (one.determined, one.dimensions)
         assert each.bits == pytest.approx(one.bits)
-    words = ["dose", "--model", "mlp", "--victims", "1", "--prior", "white", "--noise", "0.001+0.1"]
+    words = ["dose", "--model", own(tmp_path), "--victims", "1", "--prior", "white", "--noise", "0.001+0.1"]
     ran = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")])
     assert ran.exit_code == 0, ran.output
     assert len(json.loads((tmp_path / "run" / "dose.json").read_text())["levels"]) == 2
@@ -261,7 +275,7 @@ def test_what_does_not_fit_is_estimated_with_its_error() -> None:
 
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     for words in (["--prior", "grey"], ["--plan", "share=2"], ["--tensors", "some"], ["--defense", "ats"]):
-        ran = CliRunner().invoke(app, ["dose", "--model", "mlp", "--out", str(tmp_path / "run"), *words])
+        ran = CliRunner().invoke(app, ["dose", "--model", own(tmp_path), "--out", str(tmp_path / "run"), *words])
         assert ran.exit_code == 2, words
 
 
@@ -288,7 +302,7 @@ def test_the_blow_up_is_the_power_of_the_best_test() -> None:
 
 
 def test_an_audit_says_how_attacks_stand_to_the_dose(tmp_path: Path) -> None:
-    words = ["audit", "--model", "mlp", "--attack", "ig", "--steps", "5", "--victims", "3", "--dose"]
+    words = ["audit", "--model", own(tmp_path), "--attack", "ig", "--steps", "5", "--victims", "3", "--dose"]
     ran = CliRunner().invoke(app, [*words, "--defense", "noise:sigma=0.001", "--out", str(tmp_path / "run")])
     assert ran.exit_code == 0, ran.output
     assert "By its dose" in ran.output

@@ -28,7 +28,6 @@ class Case:
     prior: Known | None
     white: Known
     updates: Updates
-    budget: int
 
     @property
     def known(self) -> Known:
@@ -80,7 +79,7 @@ def case_of(
     size = victims.images[0, 0].numel()
     known = None if prior is None else prior.known(size)
     white = White().known(size)
-    return Case(client, channel, stated, known, white, updates, resources.budget)
+    return Case(client, channel, stated, known, white, updates)
 
 
 def _with_clip(channel: Channel, clip: tuple[Clip, ...]) -> Channel:

@@ -1,11 +1,13 @@
 """The figures of one image, from the information on it or from estimates of that."""
 
 import math
+import threading
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from dosimeter import engine
 from dosimeter.doses import algebra, channels
 from dosimeter.doses.case import Case
 from dosimeter.doses.free import estimated
@@ -80,9 +82,12 @@ def tensors_of(case: Case, update: Update, batch: int, b: int) -> dict[str, Tens
         return algebra.above(alone(case, own, b, batch) - case.known.precision)
 
     every = list(how.variance)
-    return {
-        name: TensorDose(determined([name]), determined([other for other in every if other != name])) for name in every
-    }
+    asked = [[name] for name in every] + [[other for other in every if other != name] for name in every]
+    workers = min(torch.get_num_threads(), 2)  # each holds a few matrices of its own
+    many = engine.threads.run(determined, asked, workers=workers, stop=threading.Event())
+    if len(many) < len(asked):
+        raise KeyboardInterrupt
+    return {name: TensorDose(many[i], many[len(every) + i]) for i, name in enumerate(every)}
 
 
 def estimated_of(case: Case, victims: Victims, v: int) -> tuple[ImageDose, channels.Seen]:

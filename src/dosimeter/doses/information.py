@@ -57,7 +57,7 @@ def information(network: Network, kept: Gradient | None = None) -> dict[str, Par
     """
     kept = kept or {}
     rows = _planned(network)
-    for span, directions in network.directions(chunk_of(network)):
+    for span, directions in network.directions(chunk_of(network, kept)):
         moved = network.moved(directions)
         for name in network.layers:
             _fill_layer(network, name, moved, span, rows, kept)
@@ -66,9 +66,9 @@ def information(network: Network, kept: Gradient | None = None) -> dict[str, Par
     return {name: rows.pop(name).part() for name in network.gradient}
 
 
-def chunk_of(network: Network) -> int:
+def chunk_of(network: Network, kept: Gradient) -> int:
     """Directions at a time: fixed by the network, so that a rerun is the same run."""
-    largest = max((_columns(network, name) for name in network.layers), default=1)
+    largest = max((_columns(network, name, kept) for name in network.layers), default=1)
     largest = max(largest, sum(g.numel() for g in network.now.written.values()), network.layout.size)
     return max(1, min(256, CHUNK // (8 * largest)))
 
@@ -114,10 +114,19 @@ def _pulled(network: Network, name: str) -> tuple[int, bool]:
     return (around, True) if 2 * around < dense or around < dense / 1.5 else (dense, False)
 
 
-def _columns(network: Network, name: str) -> int:
+def _columns(network: Network, name: str, kept: Gradient) -> int:
     """Numbers of a layer that one direction moves, at most."""
     a, d = network.rows(name, network.now)
-    return int(a.numel() + d.numel() + network.gradient[network.tensors(name)[0]].numel())
+    weight = network.tensors(name)[0]
+    written = 0 if _few(network, name, kept) else network.gradient[weight].numel()
+    return int(a.numel() + d.numel() + written)
+
+
+def _few(network: Network, name: str, kept: Gradient) -> bool:
+    """Whether a layer has so few positions that its slope need not be written out."""
+    weight, places = network.tensors(name)[0], network.rows(name, network.now)[0].shape[1]
+    g = network.gradient[weight].flatten(1)
+    return _pulled(network, name)[1] and weight not in kept and places * sum(g.shape) < g.numel()
 
 
 def _fill_layer(
@@ -129,7 +138,7 @@ def _fill_layer(
     if bias is not None:
         _fill(rows[bias], span, dd.sum(1), kept.get(bias))
     own, twice = rows[weight], _pulled(network, name)[1]
-    if twice and weight not in kept and a.shape[1] * sum(own.gradient.flatten(1).shape) < own.gradient.numel():
+    if _few(network, name, kept):
         g = own.gradient.flatten(1)  # few positions: the slope is not written out either
         own.pull[span] = (dd * (a @ g.T)).sum((1, 2)) + (da * (d @ g)).sum((1, 2))
         to_inputs = (d @ dd.transpose(1, 2)) @ a + (d @ d.transpose(1, 2)) @ da

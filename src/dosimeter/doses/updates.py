@@ -9,7 +9,7 @@ from dosimeter import clients, rng
 from dosimeter.auditing.observe import like
 from dosimeter.doses import algebra, channels
 from dosimeter.doses.case import Case
-from dosimeter.doses.information import Part, information, needs
+from dosimeter.doses.information import Part, information
 from dosimeter.doses.priors import STD
 from dosimeter.doses.result import SecretDose
 from dosimeter.doses.slopes import IMAGES, Network
@@ -86,11 +86,6 @@ def _network(case: Case, victims: Victims, v: int, at: int, fixed: Secrets) -> N
     unknown = () if defense.reveals else tuple(drawn)
     images = victims.images[v].to(target.mean)
     return Network(target, images, like(victims.labels[v], target), drawn, unknown)
-
-
-def too_large(case: Case, victims: Victims, v: int) -> bool:
-    """Whether the exact matrices of an update take more memory than there is."""
-    return needs(first_network(case, victims, v)) > case.budget
 
 
 def first_network(case: Case, victims: Victims, v: int) -> Network:
