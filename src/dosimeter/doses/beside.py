@@ -7,8 +7,8 @@ from typing import NamedTuple
 from dosimeter.auditing import Result
 from dosimeter.doses.result import Doses
 
-WIDE = 6.0
-"""dB between dose and attack from which one of them is weak."""
+NEAR, WIDE = 3.0, 6.0
+"""dB between dose and attack up to which the two agree, and from which one of them is weak."""
 
 
 class Pair(NamedTuple):
@@ -65,4 +65,8 @@ def _sentence(doses: Doses, above: Sequence[float], below: Sequence[float], gaps
         return f"{said}: a wide gap, so the attacks are weak here, or the update's folds hide what its slopes tell."
     if mean(gaps) < -max(1.0, 2 * spread / len(gaps) ** 0.5):
         return f"{said}, which is more: it knows what this reader does not, such as which neurons are off."
-    return f"{said}: the two agree."
+    return (
+        f"{said}: the two agree."
+        if mean(gaps) <= NEAR
+        else f"{said}, which leaves some of what the update tells unread."
+    )
