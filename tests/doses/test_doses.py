@@ -342,7 +342,7 @@ def test_the_likeliest_image_under_the_prior_itself_is_as_far_off_as_the_dose_sa
     """A reader who knows noise and prior exactly and begins at the truth, beyond which no attack goes."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.Sigmoid(), nn.Linear(12, 5)).double()
-    std, many = 0.12, 24
+    std, many = 0.12, 12
     images = (0.5 + std * torch.randn(many, *SHAPE)).clamp(0, 1)
     victims = victims_of(images)
     predicted = dose(model, victims, defense=f"noise:sigma={sigma}", prior=White(std=std), tensors="none", pictures=0)

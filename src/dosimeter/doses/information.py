@@ -62,7 +62,7 @@ def information(network: Network, kept: Gradient | None = None) -> dict[str, Par
         for name in network.layers:
             _fill_layer(network, name, moved, span, rows, kept)
         for key, slope in moved.written.items():
-            _fill(rows[key], span, slope.flatten(1), kept.get(key))
+            _fill(rows[key], span, slope.reshape(len(slope), -1), kept.get(key))
     return {name: rows.pop(name).part() for name in network.gradient}
 
 
