@@ -75,7 +75,7 @@ INSIDE = LOCKED | {"precode", "ppp", "cvb", "dropout"}
 """Defenses that draw numbers inside the model."""
 
 REFUSED = {
-    **{("ignore", name): "draws none" for name in DEFENSES if name not in INSIDE},
+    **{(by, name): "draws none" for by in ("ignore", "ig-ppp") for name in DEFENSES if name not in INSIDE},
     **{("eliminate", name): "draws" for name in DEFENSES if name not in {"precode", "ppp", "cvb"}},
     **{("unlock", name): "defense that has one" for name in DEFENSES if name not in LOCKED},
     **{("recover-key", name): "fedkl:share=lock" for name in DEFENSES if "share=lock" not in name},

@@ -145,7 +145,7 @@ def test_interruption_is_said(colour: Result) -> None:
 def test_settings_threat_and_command_are_there(grey: Result) -> None:
     text = Page(page.render(grey)).text
     assert "dosimeter audit --data 'noise & more'" in text
-    assert "Search(\n    stop=Stop(steps=3, patience=None, target=None, leg=None),\n" in text
+    assert "Search(\n    stop=Stop(steps=3, patience=None, target=None, match=None, leg=None),\n" in text
     for grant in grants(grey.threat):
         assert grant.what in text
         assert grant.meaning in text

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from dosimeter import checks
 from dosimeter.attacks import labels as labels_
 from dosimeter.attacks.base import Attack, Solve
 from dosimeter.attacks.solve.deep import Deep, DeepSolver
@@ -49,10 +50,11 @@ class Analytic(Attack):
     """How many a pixel has in a file; where patches come out near whole ones, and these fit the update, they are taken
     for these (`levels`). None leaves them as they were solved for."""
 
+    def __post_init__(self) -> None:
+        checks.count("The analytic attack", "levels of a pixel", self.levels, least=2)
+
     def check(self, target: Target, batch: int) -> None:
         """Refuse what cannot be solved, before any work."""
-        if self.levels is not None and self.levels < 2:
-            raise SettingError(f"A pixel has at least 2 levels, got {self.levels}; give 256 for bytes, or none.")
         if batch != 1:
             raise SettingError(
                 f"The analytic attack solves for one image, but an update holds {batch}, whose gradients are summed, "

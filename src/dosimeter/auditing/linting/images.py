@@ -54,7 +54,7 @@ def solved(subject: Subject) -> tuple[list[Leak], dict[str, str]]:
     found: list[Leak] = []
     refused: dict[str, str] = {}
     for one in contenders(subject.channel, steps=1):
-        if one.role == CONTROL or one.attack.cost(subject.target, 1).steps:
+        if one.role == CONTROL or one.rounds > 1 or one.attack.cost(subject.target, 1).steps:
             continue
         word = WORDS.get(one.attack, "auto")
         if reason := subject.refusal(one.attack, 1):
