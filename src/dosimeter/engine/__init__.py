@@ -5,6 +5,7 @@ chain      straight and residual networks by hand, in four passes, as `reading` 
            `joints`, `matrix`, `thin` (few positions, by `low`) and `winograd` (3x3, by `tiles`)
 transformer   networks of tokens and attention by hand: `tokens` (with `views`, `attending`) reads a model into nodes,
            `pruning` leaves out what nothing depends on; `nodes`, `affine`, `projection`, `heads` and `curves` are these
+hand       what both have in common
 tape       any other network: one pass, from which every candidate's gradients can be told apart
 layers     what the tape knows of linear layers, convolutions and norms
 contract   products of gradients, tensor by tensor, in the cheapest exact form

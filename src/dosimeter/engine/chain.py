@@ -5,26 +5,19 @@ constant scaling under cross-entropy needs no graph of autograd's. Its layers fo
 added again, as in residual networks. See `ops` for the passes.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from dosimeter.engine.contract import Owner, is_same
+from dosimeter.engine.hand import ByHand
 from dosimeter.engine.joints import Add
 from dosimeter.engine.matrix import Matrix
-from dosimeter.engine.ops import BatchNorm, Learned, Memory
-from dosimeter.engine.program import Compiled, Program
+from dosimeter.engine.ops import BatchNorm, Learned
 from dosimeter.engine.reading import NotStraight, Reader
 from dosimeter.engine.winograd import Winograd
 from dosimeter.types import Gradient, Target
 
-T = TypeVar("T")
 
-
-class Chain:
+class Chain(ByHand):
     """A network as a list of layers, each with the places of what it takes and gives.
 
     Args:
@@ -34,11 +27,7 @@ class Chain:
     """
 
     def __init__(self, target: Target, observed: Gradient, batch: int) -> None:
-        if target.loss is not F.cross_entropy or target.step is not None:
-            raise NotStraight("the loss is not cross-entropy on one gradient")
-        self.batch, self.memory = batch, Memory()
-        self._owner: Owner = None
-        self.calls = 0
+        super().__init__(target, batch)
         self._nodes = Reader(target, observed, batch, self.memory).read()
         self._learned: list[Learned] = []
         self._moving: set[int] = set()  # places that depend on parameters
@@ -53,50 +42,14 @@ class Chain:
             raise NotStraight("some parameters are used outside known layers, or twice")
         self._order = torch.tensor([names.index(name) for name in observed], device=target.mean.device)
         self._reverse = torch.argsort(self._order)
-        self._rows = 0
-        self._there: Program | None = None
-        self._back_again: Program | None = None
-        self._compiled = target.compiled
         self.forms = {op.names[0]: op.form if isinstance(op, Matrix | Winograd) else "vector" for op in self._learned}
 
-    def __call__(self, images: Tensor, labels: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
-        """<simulated, observed> and |simulated|^2, (N, P), differentiable once in the images (N, B, C, H, W)."""
-        cross, squared = _Passes.apply(images, labels, owner, self)  # type: ignore[no-untyped-call]
-        return cross, squared
+    def _take(self, owner: Tensor) -> None:
+        for layer in self._learned:
+            layer.take(owner)
 
-    def step(self, images: Tensor, labels: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
-        """The client's step for all images at once: forward, backward, products."""
-        self.calls += 1
-        rows = len(images) * self.batch
-        if not is_same(owner, self._owner) or rows != self._rows:
-            for layer in self._learned:
-                layer.take(owner)
-            self._owner, self._rows = (owner, owner._version), rows
-            self.memory.begin(rows)
-            self._there = self._back_again = None
-        n, height, width, channels = rows, images.shape[3], images.shape[4], images.shape[2]
-        self._images = self.memory("images", (n, height, width, channels), images)
-        self._labels = self.memory("labels", (n,), labels)
-        self._images.copy_(images.flatten(0, 1).permute(0, 2, 3, 1))
-        self._labels.copy_(labels.flatten())
-        self._there, (cross, squared) = self._repeat(self._there, self._forth)
-        return cross.clone(), squared.clone()
-
-    def slope(self, cross: Tensor, squared: Tensor, shape: torch.Size) -> Tensor:
-        """The slope in the images, given the match's slopes (N, P) in the products of the last step."""
-        self._slopes = self.memory("slopes", (2, *cross.shape), cross)
-        torch.stack([cross, squared], out=self._slopes)
-        self._back_again, found = self._repeat(self._back_again, self._back)
-        slope = torch.empty(shape, dtype=cross.dtype, device=cross.device)  # never memory that the next step writes to
-        slope.flatten(0, 1).copy_(found.permute(0, 3, 1, 2))
-        return slope
-
-    def _repeat(self, program: Program | None, work: Callable[[], T]) -> tuple[Program, T]:
-        """Run a pass, the first time as it stands and then as a program."""
-        if program is not None:
-            return program, program.run()
-        program = Compiled(work) if self._compiled else Program(work)
-        return program, program.given
+    def _laid(self, images: Tensor) -> Tensor:
+        return images.permute(0, 2, 3, 1)
 
     def _forth(self) -> tuple[Tensor, Tensor]:
         a = {0: self._images}
@@ -145,19 +98,3 @@ class Chain:
         slope = self._pull((p * (moved - (p * moved).sum(1, keepdim=True))) / self.batch, again=True)
         assert slope is not None
         return slope
-
-
-class _Passes(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, images: Tensor, labels: Tensor, owner: Tensor, chain: Chain) -> tuple[Tensor, Tensor]:
-        ctx.chain, ctx.asked = chain, (images, labels, owner)
-        products = chain.step(images, labels, owner)
-        ctx.call = chain.calls
-        return products
-
-    @staticmethod
-    def backward(ctx: Any, cross: Tensor, squared: Tensor) -> tuple[Tensor, None, None, None]:
-        if ctx.call != ctx.chain.calls:  # another step was taken since, in the same memory
-            ctx.chain.step(*ctx.asked)
-            ctx.call = ctx.chain.calls
-        return ctx.chain.slope(cross, squared, ctx.asked[0].shape), None, None, None

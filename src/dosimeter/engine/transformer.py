@@ -1,34 +1,26 @@
 """Transformers by hand: products of gradients and their slope in four passes, without autograd.
 
 As `chain`, for networks whose parts are linear layers over tokens, attention, layer norm, activations, sums, tokens and
-positions (see `reading`). What nothing depends on is not computed: where the classifier looks at one token, the last
+positions (see `tokens`). What nothing depends on is not computed: where the classifier looks at one token, the last
 block works on that token alone but for its keys and values.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dosimeter.engine.affine import Shift
-from dosimeter.engine.contract import Owner, is_same
+from dosimeter.engine.hand import ByHand
 from dosimeter.engine.heads import Heads
 from dosimeter.engine.nodes import Node, Rows
-from dosimeter.engine.ops import Memory
-from dosimeter.engine.program import Compiled, Program
 from dosimeter.engine.projection import Gram, Projection
 from dosimeter.engine.pruning import pruned
 from dosimeter.engine.reading import NotStraight
 from dosimeter.engine.tokens import Reader
 from dosimeter.types import Gradient, Target
 
-T = TypeVar("T")
 
-
-class Transformer:
-    """A network as nodes in the order in which they run; the interface is that of `Chain`.
+class Transformer(ByHand):
+    """A network as nodes in the order in which they run.
 
     Args:
         target: the model and its loss.
@@ -37,30 +29,20 @@ class Transformer:
     """
 
     def __init__(self, target: Target, observed: Gradient, batch: int) -> None:
-        if target.loss is not F.cross_entropy or target.step is not None:
-            raise NotStraight("the loss is not cross-entropy on one gradient")
-        self.batch, self.memory = batch, Memory()
-        self._owner: Owner = None
-        self.calls = 0
+        super().__init__(target, batch)
         reader = Reader(target, observed, batch, self.memory)
         values = reader.values
         if not any(isinstance(node, Heads) for node in values.nodes):
             raise NotStraight("it has no attention")
         self._nodes, self._output = pruned(values, reader.output), reader.output
         self._settle(values.shapes, target, observed)
-        self._rows = 0
-        self._there: Program | None = None
-        self._back_again: Program | None = None
-        self._compiled = target.compiled
-        self._labels: Tensor
-        self._images: Tensor
 
     def _settle(self, shapes: list[tuple[int, ...]], target: Target, observed: Gradient) -> None:
         """Forms of all layers, the columns of what is compared, and which values have parameters below."""
         grams: dict[int, Gram] = {}
         positions = {0: 0}
         self._below = {0: False}
-        self.forms: dict[str, str] = {}
+        self.forms = {}
         sizes = dict.fromkeys(observed, 0)
         for node in self._nodes:
             positions[node.output] = _positions(node, shapes, positions)
@@ -80,41 +62,9 @@ class Transformer:
         self._columns = torch.tensor(columns, device=target.mean.device)
         self._parameters = len(names)
 
-    def __call__(self, images: Tensor, labels: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
-        """<simulated, observed> and |simulated|^2, (N, P), differentiable once in the images (N, B, C, H, W)."""
-        cross, squared = _Passes.apply(images, labels, owner, self)  # type: ignore[no-untyped-call]
-        return cross, squared
-
-    def step(self, images: Tensor, labels: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
-        """The client's step for all images at once: forward, backward, products."""
-        self.calls += 1
-        rows = len(images) * self.batch
-        if not is_same(owner, self._owner) or rows != self._rows:
-            for node in self._nodes:
-                node.take(owner)
-            self._owner, self._rows = (owner, owner._version), rows
-            self.memory.begin(rows)
-            self._there = self._back_again = None
-        self._images = self.memory("images", (rows, *images.shape[2:]), images)
-        self._labels = self.memory("labels", (rows,), labels)
-        self._images.copy_(images.flatten(0, 1))
-        self._labels.copy_(labels.flatten())
-        self._there, (cross, squared) = self._repeat(self._there, self._forth)
-        return cross.clone(), squared.clone()
-
-    def slope(self, cross: Tensor, squared: Tensor, shape: torch.Size) -> Tensor:
-        """The slope in the images, given the match's slopes (N, P) in the products of the last step."""
-        self._slopes = self.memory("slopes", (2, *cross.shape), cross)
-        torch.stack([cross, squared], out=self._slopes)
-        self._back_again, found = self._repeat(self._back_again, self._back)
-        return found.clone().view(shape)
-
-    def _repeat(self, program: Program | None, work: Callable[[], T]) -> tuple[Program, T]:
-        """Run a pass, the first time as it stands and then as a program."""
-        if program is not None:
-            return program, program.run()
-        program = Compiled(work) if self._compiled else Program(work)
-        return program, program.given
+    def _take(self, owner: Tensor) -> None:
+        for node in self._nodes:
+            node.take(owner)
 
     def _forth(self) -> tuple[Tensor, Tensor]:
         values = {0: self._images}
@@ -157,22 +107,6 @@ class Transformer:
         for node in reversed(self._nodes):
             self._collect(backs, node, node.returning(backs.pop(node.output)), "returned")
         return backs[0]
-
-
-class _Passes(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, images: Tensor, labels: Tensor, owner: Tensor, network: Transformer) -> tuple[Tensor, Tensor]:
-        ctx.network, ctx.asked = network, (images, labels, owner)
-        products = network.step(images, labels, owner)
-        ctx.call = network.calls
-        return products
-
-    @staticmethod
-    def backward(ctx: Any, cross: Tensor, squared: Tensor) -> tuple[Tensor, None, None, None]:
-        if ctx.call != ctx.network.calls:  # another step was taken since, in the same memory
-            ctx.network.step(*ctx.asked)
-            ctx.call = ctx.network.calls
-        return ctx.network.slope(cross, squared, ctx.asked[0].shape), None, None, None
 
 
 def _positions(node: Node, shapes: list[tuple[int, ...]], known: dict[int, int]) -> int:
