@@ -104,6 +104,14 @@ def test_a_claim_is_held_not_held_or_not_tested() -> None:
     assert "a: 0.50" in claim.judge(rows(a=0.5)).evidence
 
 
+def test_images_read_by_our_attack_are_judged_in_percent() -> None:
+    check = Stated(rows=("a",), quantity="asr", above=50.0)
+    row = Measured(("a",), {"asr": Value(10.0)}, strongest=Value(0.99), read_by=Rate(9, 10))
+    assert check.judge([row], ours=True).held is Held.HELD
+    assert check.judge([row._replace(read_by=Rate(4, 10))], ours=True).held is Held.NOT
+    assert check.judge([row], ours=False).held is Held.NOT
+
+
 def test_one_check_that_fails_is_enough() -> None:
     checks = (Stated(rows=("a",), quantity="ssim", below=0.4), Stated(rows=("b",), quantity="ssim", below=0.4))
     claim = Claim(name="c", where="p. 1", item="x/y", checks=checks)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from dosimeter.papers.item import QUANTITIES
+from dosimeter.papers.item import QUANTITIES, Value
 from dosimeter.papers.run import Measured
 
 
@@ -37,7 +37,7 @@ class Stated:
 
     def judge(self, found: Sequence[Measured], *, ours: bool) -> Judged:
         chosen = named(found, self.rows)
-        values = [(each, each.strongest if ours else each.values.get(self.quantity)) for each in chosen]
+        values = [(each, self._ours(each) if ours else each.values.get(self.quantity)) for each in chosen]
         known = [(each, value) for each, value in values if value is not None]
         if not known:
             return Judged(Held.UNTESTED, "no row of it was run")
@@ -47,8 +47,15 @@ class Stated:
         )
         said = "; ".join(f"{', '.join(each.name)}: {value.mean:.2f}" for each, value in known)
         bound = f"above {self.above}" if self.below is None else f"below {self.below}"
-        what = "SSIM of the strongest attack" if ours else self.quantity
+        score = "images read" if self.quantity == "asr" else "SSIM"
+        what = f"{score} by the strongest attack" if ours else self.quantity
         return Judged(Held.HELD if good else Held.NOT, f"{what} {said} ({bound} wanted)")
+
+    def _ours(self, row: Measured) -> Value | None:
+        """What the strongest attack reaches, in the unit of the bound: images read in percent, or SSIM."""
+        if self.quantity != "asr":
+            return row.strongest
+        return None if row.read_by is None else Value(100 * row.read_by.hits / max(1, row.read_by.of))
 
 
 @dataclass(frozen=True, kw_only=True)
