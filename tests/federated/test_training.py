@@ -57,6 +57,25 @@ def test_one_round_is_a_plain_loop_of_torch(name: str) -> None:
     assert same(found.state, dict(plain.state_dict()))
 
 
+def test_products_in_half_precision_are_autocast_and_weights_stay_whole() -> None:
+    task = federation(clients=1, rounds=1, central=True, precision="bfloat16")
+    found = train(task).state
+    plain = model()
+    rule = torch.optim.Adam(plain.parameters(), lr=1e-3)
+    images = task.dataset.images("train", np.arange(48))
+    labels = torch.from_numpy(task.dataset.labels("train"))
+    order = torch.from_numpy(task.holdings[0].train[federated.client.numpy_stream(0, "order", 0, 0).permutation(48)])
+    for part in order.split(8):
+        rule.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            output = plain(images[part])
+        F.cross_entropy(output.float(), labels[part]).backward()
+        rule.step()
+    assert same(found, dict(plain.state_dict()))
+    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
+    assert not same(found, train(federation(clients=1, rounds=1, central=True)).state)
+
+
 def test_one_local_step_of_all_is_one_step_on_all_images() -> None:
     task = federation(epochs=None, steps=1, batch_size=16, optimiser="sgd", lr=0.5, rounds=1)
     found = train(task).state

@@ -108,7 +108,10 @@ class _Trainer:
         """The gradient of the model that trains, with its batch norms noting what they see."""
         drawn = {name: ran.drawn[name] for name in self._secrets}
         set_secrets(self.model, drawn)
-        loss = self.federation.loss(self.model(images), labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.federation.protocol.precision == "bfloat16"):
+            output = self.model(images)
+        output = output.to(images) if isinstance(output, Tensor) else output
+        loss = self.federation.loss(output, labels)
         if self._secrets or self._fixed:
             extra = self.target.penalty(self.model)
             loss = loss if extra is None else loss + extra.mean()
