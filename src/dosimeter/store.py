@@ -6,7 +6,8 @@
     images/                      victim-000-0-original.png and victim-000-0-reconstruction.png for every image, and
                                  victim-000-0-transformed.png where the client trained on another
     run.toml                     the options, for `dosimeter audit --config`
-    report.html                  the page for people, by `dosimeter.reports`
+    report.html                  the page for people, by `dosimeter.reports`; report-redacted.html has no pictures, and
+                                 report.pdf or report-redacted.pdf are either in print
     dose.json                    what the updates determine, where it was asked for, by `dosimeter.doses`
     gate.json, .junit.xml, ...   what a gate said, for pipelines, by `dosimeter.reports.pipelines`
     attacks/                     the same of every attack of a panel
@@ -50,7 +51,8 @@ RUN, RECORDS, TENSORS, IMAGES = "run.json", "records.json", "reconstructions.saf
 _FOLDERS = re.compile(r"((attacks|updates)/[^/]+/)?images|(attacks|updates)(/[^/]+)?")
 _FILES = re.compile(
     r"((attacks|updates)/[^/]+/)?"
-    r"(run\.json|run\.toml|records\.json|reconstructions\.safetensors|dose\.json|report\.html|\.report\.html\.\d+"
+    r"(run\.json|run\.toml|records\.json|reconstructions\.safetensors|dose\.json|report(-redacted)?\.(html|pdf)"
+    r"|\.report(-redacted)?\.(html|pdf)\.\d+"
     r"|images/victim-\d+-\d+-(original|transformed|reconstruction)\.png)|gate\.(json|junit\.xml|sarif|md)"
 )
 """All that a run may consist of; the hidden page is what a process leaves that was killed while it wrote one."""

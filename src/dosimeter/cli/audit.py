@@ -32,7 +32,7 @@ from dosimeter.cli.panel import run_panel
 from dosimeter.cli.parts import attack_of, pick, planned, resources_of, scoring_of, taking, told, written
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
-from dosimeter.reports import pipelines
+from dosimeter.reports import pipelines, write_pages
 from dosimeter.task import Task, load_task
 
 ALONE = ("rounds", "guess_local_steps", "guess_local_lr", "average_orders", "explain")
@@ -66,6 +66,7 @@ def run(asked: options.Audit) -> None:
     result = told(result, folder, as_json=asked.json)
     if asked.dose:
         beside_attacks(asked, task, audit, result, folder)
+        write_pages(result, folder)  # which shows it
     if asked.explain and not asked.json:
         out.print(_tensors(audit))
     if result.status == "interrupted":

@@ -57,6 +57,10 @@ class Severity(StrEnum):
     error, warning, note = "error", "warning", "note"
 
 
+class Format(StrEnum):
+    html, pdf = "html", "pdf"
+
+
 class Kind(StrEnum):
     models, data, attacks, defenses = "models", "data", "attacks", "defenses"
     steps, servers, protocols, studies = "steps", "servers", "protocols", "studies"
@@ -101,6 +105,7 @@ ON = _machine(
 OVERWRITE = _output("Replace an older run.")
 JSON = _output("Print the records, and nothing else.", "--json")
 RUN = typer.Argument(metavar="RUN", help="The folder of a run.")
+RUNS = typer.Argument(metavar="RUN...", help="The folder of a run, or several of audits to compare.")
 FILE = _output("The file to write.")
 
 
@@ -457,9 +462,15 @@ class StorePrune:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Make the page of a run anew from its folder: an audit's, a panel's, a captured update's, a training's, ..."""
+    """Make the page of a run anew from its folder: an audit's, a panel's, a captured update's, a training's, ...
 
-    run: Path = _of(RUN)
+    Of several folders of audits it makes one page that compares them.
+    """
+
+    runs: list[Path] = _of(RUNS)
+    out: Path | None = _of(_output("The file to write; in the run's folder otherwise, or comparison.html."), None)
+    redact: bool = _of(_output("Leave out originals and reconstructions, and say so."), False)
+    format: Format = _of(_output("A page, or a PDF of it, for which Chromium is needed."), Format.html)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,21 +1,43 @@
 """`dosimeter report` and `dosimeter score`: look at a stored run again, without attacking anything."""
 
 from dataclasses import replace
+from pathlib import Path
 
-from dosimeter import store
+from dosimeter import files, store
 from dosimeter.auditing import Captured, Outcome, Result, Scoring, Survey, conclude, rescore
 from dosimeter.cli import options
 from dosimeter.cli.console import command, out
 from dosimeter.cli.parts import load_lpips, load_metrics, print_json
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
-from dosimeter.reports import kept, print_result, write_pages
+from dosimeter.reports import kept, pdf, print_result, write_comparison, write_pages
 
 
 def run(asked: options.Report) -> None:
     """Draw the page and say where it is."""
-    where = kept.draw(asked.run) if kept.is_kept(asked.run) else write_pages(store.read(asked.run), asked.run)
+    if asked.format is options.Format.pdf:
+        pdf.browser()  # which refuses a machine that has none before anything is drawn
+    where = _drawn(asked)
+    if asked.format is options.Format.pdf:
+        where = pdf.print_page(where, (asked.out or where).with_suffix(".pdf"))
     out.print(f"report  {where}", highlight=False, soft_wrap=True)
+
+
+def _drawn(asked: options.Report) -> Path:
+    """Where the page is; a file of its own if one was named."""
+    only = asked.runs[0]
+    if len(asked.runs) > 1:
+        place = asked.out or Path("comparison.html")
+        return write_comparison(asked.runs, place.with_suffix(".html"), redact=asked.redact)
+    drawn = (
+        kept.draw(only, redact=asked.redact)
+        if kept.is_kept(only)
+        else write_pages(store.read(only), only, redact=asked.redact)
+    )
+    if asked.out is None or asked.format is options.Format.pdf:
+        return drawn
+    files.replace(asked.out, drawn.read_bytes())
+    return asked.out
 
 
 def run_score(asked: options.Score) -> None:

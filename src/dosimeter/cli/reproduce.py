@@ -47,12 +47,11 @@ def _one(item: papers.Item, asked: options.Reproduce) -> None:
     text = papers.markdown(item, found, scale)
     out.print(f"{item.key}, {scale}\n", highlight=False)
     out.print(text, markup=False, highlight=False, soft_wrap=True)
-    values = _bars(item, found)
     pictures = [[", ".join(row.name), row.digest] for row in found if row.digest]
     head, rows = papers.head(item), papers.cells(item, found, marked=scale != "smoke")
     with drawing(asked.out):
-        shown = {"head": head, "rows": rows, "bars": values, "threshold": item.threshold, "pictures": pictures}
-        where = kept.write(asked.out, "study", about=f"{item.key}, {scale}: {item.about}", command=command(), **shown)
+        shown = {"head": head, "rows": rows, "pictures": pictures} | papers.page(item, found, scale)
+        where = kept.write(asked.out, "reproduction", about=f"{item.key}, {scale}", command=command(), **shown)
         if asked.results:
             _write(item, found, text, asked.results, scale)
     out.print(f"report  {where}", highlight=False, soft_wrap=True)

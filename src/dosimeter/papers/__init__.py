@@ -15,7 +15,7 @@ from dosimeter.papers import bayes, cvb, fedkl, ig, ppp
 from dosimeter.papers.claims import Claim, Held, Judged
 from dosimeter.papers.item import SCALES, Case, Cut, Item, Scale, Value
 from dosimeter.papers.run import Measured, recall, reproduce
-from dosimeter.papers.show import cells, claims_table, document, head, markdown
+from dosimeter.papers.show import cells, claims_table, document, head, markdown, page
 
 PAPERS = (ppp, bayes, ig, cvb, fedkl)
 
@@ -58,6 +58,7 @@ __all__ = [
     "head",
     "judge_all",
     "markdown",
+    "page",
     "recall",
     "reproduce",
 ]

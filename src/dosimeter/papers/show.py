@@ -88,6 +88,27 @@ def document(item: Item, found: Sequence[Measured], scale: Scale) -> dict[str, A
     return {"item": item.key, "scale": scale, "cut": item.missing(scale), "rows": rows}
 
 
+def page(item: Item, found: Sequence[Measured], scale: Scale) -> dict[str, Any]:
+    """What a page shows beside the table: each number with the paper's, the one that the item is judged by first."""
+    published = {case.name: case for case in item.cases}
+    beside: list[dict[str, Any]] = [
+        {
+            "row": ", ".join(row.name),
+            "quantity": name,
+            "measured": (mine := row.values.get(name)) and list(mine),
+            "published": (theirs := published[row.name].value(name)) and list(theirs),
+            "apart": bool(mine and theirs and differ(QUANTITIES[name], mine, theirs)),
+        }
+        for row in found
+        for name in item.quantities
+        if not row.why_not
+    ]
+    both = [each["quantity"] for each in beside if each["measured"] and each["published"]]
+    first = item.judged if item.judged in both else next(iter(both), item.judged)
+    told = {"quantity": first, "label": _label(QUANTITIES[first]), "item": item.about, "marked": scale != "smoke"}
+    return told | {"beside": beside, "cut": item.missing(scale), "differs": item.differs}
+
+
 def claims_table(judged: Sequence[tuple[Claim, Judged, Judged]]) -> str:
     """Every claim with what was found by the paper's own attack and by ours."""
     rows = [

@@ -1,11 +1,13 @@
 """What people see of a result: tables on a terminal, one page, a folder.
 
 table      a result on a terminal
-page       the report, one HTML file; its parts in sections, gallery and figures
-captured   the page's parts for a captured update, told in the sentences of standing
-words      sentences and rows that both share
-charts     figures over several results, and their page
-plot       axes and lines in SVG     pictures   images in a page     markup, style   HTML and CSS
+page       the report, one HTML file; its parts in opening, sections, gallery, figures, dosed and provenance
+captured   the page's parts for a captured update, told in the sentences of standing; survey those for a federation
+several    one page over several audits
+kept       pages over trainings, comparisons, sweeps, reproductions and doses; kinds what each of them shows
+words      sentences and rows that terminal and page share; evidence its bar
+charts     figures over several results     plot   axes and lines in SVG     pictures   images in a page
+markup     HTML     style   page.css and page.js     pdf   a page in print     pipelines   what gates say
 """
 
 from pathlib import Path
@@ -14,6 +16,7 @@ from dosimeter.auditing import Outcome
 from dosimeter.drafts import reserve
 from dosimeter.reports import charts
 from dosimeter.reports.page import PAGE, TITLE, write_page, write_pages
+from dosimeter.reports.several import write_comparison
 from dosimeter.reports.table import print_result
 from dosimeter.store import write_run
 
@@ -26,4 +29,4 @@ def report(result: Outcome, folder: str | Path, *, overwrite: bool = False, titl
     return write_pages(result, folder, title=title)
 
 
-__all__ = ["PAGE", "charts", "print_result", "report", "write_page", "write_pages"]
+__all__ = ["PAGE", "charts", "print_result", "report", "write_comparison", "write_page", "write_pages"]

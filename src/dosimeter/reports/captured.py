@@ -3,40 +3,46 @@
 from dosimeter.auditing import Captured
 from dosimeter.auditing.captured.weighing import weigh_captured
 from dosimeter.auditing.verdict import Kind
-from dosimeter.reports import figures, gallery, plot, sections, standing
+from dosimeter.reports import figures, gallery, opening, plot, provenance, sections, standing
+from dosimeter.reports.gallery import Picture
 from dosimeter.reports.markup import Html, join, tag
-from dosimeter.reports.pictures import embed
+from dosimeter.reports.pictures import THUMBNAIL, embed
+from dosimeter.reports.sections import Part
 from dosimeter.reports.words import number, verdict
 
 
-def main(result: Captured) -> list[Html]:
-    """The sections in reading order."""
+def main(result: Captured, *, redact: bool = False) -> list[Html]:
+    """The parts in reading order."""
     judged = result.judged
     about = "The truth was given for scores alone; the attack did not see it." if judged else standing.UNSEEN
     found = weigh_captured(result)
-    return [
-        sections.banners(result),
-        tag(
-            "section",
-            tag("h2", found.sentence),
-            tag("p", verdict(judged)) if judged else Html(),
-            tag("p", standing.said(result)),
-            tag("p", standing.CAVEAT + about),
-            _tiles(result),
-            class_=_tone(found.kind, seen=judged is not None),
-        ),
-        sections.section(
-            "images", "What the attack made of it", gallery.highlights(judged) if judged else _images(result)
-        ),
-        sections.section("certain", "What is certain", _certain(result)),
-        sections.section("shadows", "Beside updates of other images", _shadows(result)),
-        sections.section("scores", "Scores beside the truth", sections.scores(judged)) if judged else Html(),
-        sections.section("figures", "How it went", _figures(result)),
-        sections.section("threat", "What the attacker was granted", sections.threat(result)),
-        sections.section("settings", "Settings", sections.settings(result)),
-        sections.section("gallery", "All images", gallery.gallery(judged)) if judged else Html(),
-        sections.section("again", "Run it again", sections.rerun(result)),
+    left = tag(
+        "div",
+        tag("p", opening.WORDS[found.kind], class_="kind"),
+        tag("h2", found.sentence),
+        tag("p", verdict(judged), class_="lead") if judged else None,
+        tag("p", standing.said(result)),
+    )
+    more = tag("div", tag("p", standing.CAVEAT + about, class_="note"), _tiles(result), class_="wide")
+    whole = None
+    if judged and not redact:
+        whole = gallery.most_exposed(judged, "The most exposed image")
+    parts = [
+        Part("images", "What the attack made of it", _images(result)) if not judged and not redact else None,
+        Part("gallery", "All images", gallery.gallery(judged, redact=redact)) if judged else None,
+        Part("certain", "What is certain", _certain(result, redact=redact)),
+        Part("shadows", "Beside updates of other images", _shadows(result)),
+        Part("scores", "Scores beside the truth", sections.scores(judged)) if judged else None,
+        Part("search", "How it went", _figures(result)),
+        Part("threat", "Threat model", sections.threat(result)),
+        Part("settings", "Settings", sections.settings(result)),
+        Part("again", "Run it again", provenance.again(result, {})),
+        Part("cite", "How to cite", provenance.cite(result)),
     ]
+    tone = _tone(found.kind, seen=judged is not None)
+    shown = tag("p", opening.LEFT_OUT, class_="banner") if redact else None
+    first = tag("section", left, tag("div", whole) if whole else None, shown, more, class_=tone)
+    return [sections.banners(result), first, *sections.laid(parts)]
 
 
 def _tone(kind: Kind, *, seen: bool) -> str:
@@ -65,24 +71,24 @@ def _images(result: Captured) -> Html:
     for record, image, blind in zip(result.records, result.images[0], result.baseline[0], strict=True):
         used = "no label" if record.label_used is None else f"label {record.label_used}"
         who = f"Image {record.image}"
-        pair = [
-            embed(image, f"Reconstruction of {who.lower()}, {used}", reduce=True),
-            embed(blind, f"What the attack gives for {who.lower()} without the update", reduce=True),
+        shown = [
+            Picture("reconstruction", image, f"Reconstruction of {who.lower()}, {used}"),
+            Picture("without the update", blind, f"What the attack gives for {who.lower()} without the update"),
         ]
         caption = tag("figcaption", tag("b", who), tag("br"), used)
-        cells.append(tag("figure", tag("div", *pair, class_="pair"), caption))
+        cells.append(tag("figure", gallery.strip(shown, side=THUMBNAIL), caption, data_name=who))
     note = "Reconstruction on the left; on the right what the same attack gives without the update, by its prior alone."
     return join([tag("p", note, class_="note"), tag("div", *cells, class_="gallery")])
 
 
-def _certain(result: Captured) -> Html:
+def _certain(result: Captured, *, redact: bool) -> Html:
     body = [(tag("b", what), value, why) for what, value, why in standing.facts(result)]
     table = sections.table(("Of what", "How much", "Why"), body, "rates")
-    if result.certified is None:
+    if result.certified is None or redact:
         return table
     one = result.scores.certificate
     words = "The certain image" if one.verdict == "recovered" else "What is certain, the rest filled in smoothly"
-    picture = embed(result.certified[0, 0], f"{words}, by the {one.attack} attack", reduce=True)
+    picture = embed(result.certified[0, 0], f"{words}, by the {one.attack} attack", side=THUMBNAIL)
     figure = tag("figure", picture, tag("figcaption", tag("b", words), tag("br"), f"by {one.attack}"))
     return join([table, tag("div", figure, class_="gallery")])
 

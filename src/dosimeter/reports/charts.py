@@ -1,4 +1,4 @@
-"""Figures over several results: lines over rounds, points of two scores; and the page that holds them."""
+"""Figures over several results: lines over rounds, points of two scores, bars."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dosimeter import files
-from dosimeter.reports import plot
+from dosimeter.reports import plot, style
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.plot import Frame
-from dosimeter.reports.sections import document
-from dosimeter.reports.style import CSS
 
 COLOURS = 6
 """Series that differ in colour; of more, colours come again."""
@@ -42,35 +40,77 @@ def lines(series: Mapping[str, Sequence[Point]], *, x: str, y: str, top: float |
     return plot.figure(f"{y} over {x}: {', '.join(series)}.", scale.axes(x, y), *drawn)
 
 
-def scatter(series: Mapping[str, Sequence[Point]], *, x: str, y: str, threshold: float | None = None) -> Html:
-    """Points of every series; `threshold` is a line across at that height."""
+def scatter(
+    series: Mapping[str, Sequence[Point]],
+    *,
+    x: str,
+    y: str,
+    threshold: float | None = None,
+    marks: Mapping[float, str] | None = None,
+    diagonal: bool = False,
+    named: bool = False,
+    links: Mapping[str, str] | None = None,
+) -> Html:
+    """Points of every series.
+
+    Args:
+        threshold: a line across at that height.
+        marks: {height: name} of more such lines.
+        diagonal: a line where both are equal.
+        named: have the name of its series beside every point.
+        links: {series: what its points lead to}, places on the same page.
+    """
     points = [point for found in series.values() for point in found]
     if not points:
         return tag("p", "There are no points to draw.", class_="note")
-    heights = [*points, *([] if threshold is None else [(points[0][0], threshold)])]
-    scale = _Scale.around(heights, 1.0 if max(p[1] for p in heights) <= 1 else None, zero=False)
-    drawn = []
+    lines_ = dict(marks or {}) | ({} if threshold is None else {threshold: ""})
+    around = [*points, *((points[0][0], height) for height in lines_)]
+    around += [(v, v) for point in points for v in point] if diagonal else []
+    scale = _Scale.around(around, 1.0 if lines_ and max(p[1] for p in around) <= 1 else None, zero=False)
+    drawn = [_across(scale, height, name) for height, name in lines_.items()]
+    if diagonal:
+        low, high = (pick(around_ for p in around for around_ in p) for pick in (min, max))
+        ends = [(scale.x(v), scale.y(v)) for v in (low, high)]
+        drawn.append(plot.straight(ends[0], ends[1], "threshold"))
+    taken: list[tuple[float, float]] = []
     for at, (name, found) in enumerate(series.items()):
-        drawn += [
-            _dot(scale.x(px), scale.y(py), f"s{at % COLOURS}", f"{name}: {x} {px:.3g}, {y} {py:.3g}")
-            for px, py in found
-        ]
-    if threshold is not None:
-        height = scale.y(threshold)
-        drawn.append(plot.straight((scale.frame.left, height), (scale.frame.right, height), "threshold"))
+        for px, py in found:
+            dot = _dot(scale.x(px), scale.y(py), f"s{at % COLOURS}", f"{name}: {x} {px:.3g}, {y} {py:.3g}", r=6)
+            if links and name in links:
+                dot = tag("a", dot, href=f"#{links[name]}", aria_label=f"Pictures of {name}")
+            drawn.append(dot)
+            if named:
+                drawn.append(_beside(scale.frame, scale.x(px), scale.y(py), name, taken))
     return plot.figure(f"{y} against {x}: {', '.join(series)}.", scale.axes(x, y), *drawn)
+
+
+def _across(scale: "_Scale", height: float, name: str) -> Html:
+    """A line across at a height, with its name at the right above it."""
+    frame, place = scale.frame, scale.y(height)
+    line = plot.straight((frame.left, place), (frame.right, place), "paper" if name else "threshold")
+    return join([line, plot.label(frame.left + 4, place - 4, name, "tick", "start") if name else None])
+
+
+def _beside(frame: Frame, x: float, y: float, name: str, taken: list[tuple[float, float]]) -> Html:
+    """The name of a point, on the side that has room, below names that stand there already."""
+    right = x < (frame.left + frame.right) / 2
+    height = y + 4.5
+    while any(abs(height - other) < 14 and abs(x - at) < 170 for at, other in taken):
+        height += 14
+    taken.append((x, height))
+    return plot.label(x + (10 if right else -10), height, name, "mark", "start" if right else "end")
 
 
 def bars(values: Mapping[str, float], *, x: str, threshold: float | None = None) -> Html:
     """A bar for every value between 0 and 1, to the right, with its name on the left and its figure at its end."""
-    step, left = 26, 250
+    step, left = 26, min(250, 30 + max((7.2 * len(name) for name in values), default=0.0))
     frame = Frame(left=left, top=8, right=plot.WIDTH - 50, bottom=8 + step * len(values))
     drawn = []
     for at, (name, value) in enumerate(values.items()):
         top, width = frame.top + step * at + 4, max(0.0, min(1.0, value)) * (frame.right - frame.left)
         kind = "hit" if threshold is not None and value >= threshold else "with"
         place = {"x": plot.at(left), "y": plot.at(top), "width": plot.at(width), "height": plot.at(step - 8)}
-        drawn.append(plot.label(left - 8, top + 14, name, "tick", "end"))
+        drawn.append(plot.label(left - 8, top + 14, _cut(name), "tick", "end"))
         drawn.append(tag("rect", **place, rx=1.5, class_=kind))
         drawn.append(plot.label(left + width + 6, top + 14, f"{value:.3f}", "mark", "start"))
     if threshold is not None:
@@ -82,15 +122,49 @@ def bars(values: Mapping[str, float], *, x: str, threshold: float | None = None)
     return tag("svg", tag("title", title), *drawn, viewBox=box, role="img", aria_label=title)
 
 
+Measured = tuple[float, float | None]
+"""A mean and its spread, where there is one."""
+
+
+def pairs(rows: Sequence[tuple[str, Measured, Measured]], *, x: str) -> Html:
+    """A line for each row: a dot at what was measured, a ring at what was published, spreads as bars across them."""
+    step, left = 24, min(290, 30 + max((6.8 * len(name) for name, *_ in rows), default=0.0))
+    frame = Frame(left=left, top=8, right=plot.WIDTH - 20, bottom=8 + step * len(rows))
+    ends = [v + way * (s or 0.0) for _, *both in rows for v, s in both for way in (-1, 1)]
+    low, high, ticks = _ends(min(ends), max(ends))
+
+    def across(value: float) -> float:
+        return frame.x((value - low) / (high - low))
+
+    drawn = [plot.straight((across(t), frame.top), (across(t), frame.bottom), "grid") for t in ticks]
+    drawn += [plot.label(across(t), frame.bottom + 16, f"{t:g}", "tick", "middle") for t in ticks]
+    for at, (name, *both) in enumerate(rows):
+        height = frame.top + step * (at + 0.5)
+        drawn.append(plot.label(left - 8, height + 4, _cut(name, 40), "tick", "end"))
+        for (value, spread), kind, shift in zip(both, ("s0", "ring"), (-3, 3), strict=True):
+            place = height + shift
+            if spread:
+                drawn.append(
+                    plot.straight((across(value - spread), place), (across(value + spread), place), f"bar {kind}")
+                )
+            said = f"{name}: {'published' if kind == 'ring' else 'measured'} {value:.3g}"
+            drawn.append(_dot(across(value), place, kind, said, r=5))
+    drawn.append(plot.label((frame.left + frame.right) / 2, frame.bottom + 36, x, "name", "middle"))
+    title = f"{x}, measured and published: " + "; ".join(f"{n} {m[0]:.3g} and {p[0]:.3g}" for n, m, p in rows) + "."
+    box = f"0 0 {plot.WIDTH} {frame.bottom + 44:.0f}"
+    return tag("svg", tag("title", title), *drawn, viewBox=box, role="img", aria_label=title)
+
+
+def _cut(name: str, most: int = 34) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
 def write_svg(path: str | Path, drawing: Html) -> None:
     """A figure as a file of its own, in the colours of the light page."""
-    light, figures = CSS[: CSS.index("@media")], CSS[CSS.index("svg {") : CSS.index("\n.swatch {")]
-    style = tag(
-        "style", Html(f"{light}{figures}svg {{ background: var(--card); font-family: system-ui, sans-serif; }}")
-    )
+    style_ = tag("style", Html(style.svg_css()))
     start = drawing.index(">") + 1
     head = drawing[:start].replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
-    files.replace(path, f"{head}{style}{drawing[start:]}\n")
+    files.replace(path, f"{head}{style_}{drawing[start:]}\n")
 
 
 def legend(names: Sequence[str]) -> Html:
@@ -105,15 +179,8 @@ def side_by_side(*figures: Html) -> Html:
     return tag("div", *figures, *([Html("<div></div>")] if len(figures) == 1 else []), class_="figures")
 
 
-def write_charts(path: str | Path, title: str, about: str, parts: Sequence[tuple[str, Html]]) -> None:
-    """One self-contained page of sections, each with a heading."""
-    top = tag("header", tag("p", "dosimeter", class_="brand"), tag("h1", title), tag("p", about, class_="about"))
-    body = [tag("section", tag("h2", name), content) for name, content in parts]
-    files.replace(path, document(title, top, tag("main", *body)))
-
-
-def _dot(cx: float, cy: float, colour: str, said: str) -> Html:
-    return tag("circle", cx=plot.at(cx), cy=plot.at(cy), r=4, class_=f"point {colour}", aria_label=said)
+def _dot(cx: float, cy: float, colour: str, said: str, *, r: float = 4) -> Html:
+    return tag("circle", tag("title", said), cx=plot.at(cx), cy=plot.at(cy), r=r, class_=f"point {colour}")
 
 
 class _Scale(NamedTuple):

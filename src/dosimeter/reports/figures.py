@@ -1,11 +1,12 @@
 """The figures of a report: the matching loss on its way down, and SSIM with and without the update."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from dosimeter.metrics import Rate
 from dosimeter.reports import plot
 from dosimeter.reports.markup import Html, tag
 from dosimeter.reports.plot import Frame
@@ -18,21 +19,30 @@ POINTS = 240
 """Steps drawn; of more, an even choice."""
 TINY, HUGE = 1e-30, 1e30
 """A loss below counts as 0, one above as not finite."""
+GRID, COLOURS = 100, 6
+"""Thresholds between 0 and 1 at which success is drawn; colours of lines."""
+WITHOUT = "without the update"
+PAPERS = {0.4: "PPP, 0.4", 0.5: "CVB, 0.5"}
+"""The SSIM from which papers count an image as read: PPP, Sec. 5.2; CVB, Sec. V-B."""
 BIN = 0.05
 """Width of a bin in SSIM."""
 
 
-def curves(curve: Curve) -> Html:
+def curves(curve: Curve, truth: float | None = None) -> Html:
     """Matching loss over steps on a logarithmic axis: a thin line a victim, a bold one for their median.
 
     Values that are not finite interrupt a line; those of 0 or below, which have no logarithm, lie on the bottom edge.
+
+    Args:
+        truth: the median loss of the clients' own steps, a dashed line across where it is above 0.
     """
     steps, match = _thin(curve)
     positive = match[match > TINY]
     if not len(positive):
         return tag("p", "There is no matching loss above zero to draw.", class_="note")
     frame, span = Frame(), max(1, steps[-1] - steps[0])
-    height, left = plot.logarithmic([float(positive.min()), float(positive.max())], frame.y)
+    across_ = [truth] if truth is not None and TINY < truth < HUGE else []
+    height, left = plot.logarithmic([float(positive.min()), float(positive.max()), *across_], frame.y)
 
     def across(step: int) -> float:
         return frame.x((step - steps[0]) / span)
@@ -50,6 +60,7 @@ def curves(curve: Curve) -> Html:
         plot.axes(frame, left, below, x="step", y="matching loss"),
         tag("g", *(plot.line(xs, up(losses), "thin") for losses in chosen)),
         plot.line(xs, up(middle), "bold"),
+        *(plot.straight((frame.left, height(value)), (frame.right, height(value)), "threshold") for value in across_),
     )
 
 
@@ -90,6 +101,50 @@ def spread(values: Sequence[float], floor: Sequence[float], threshold: float) ->
         plot.straight((edge, frame.top - 22), (edge, frame.bottom), "threshold"),
         plot.label(edge + shift, frame.top - 13, "counts as read", "mark", anchor),
     )
+
+
+def success(series: Mapping[str, Sequence[float]], blind: Sequence[float], threshold: float) -> Html:
+    """The share of images at or above every threshold of SSIM: a line for each attack, the first with its interval.
+
+    Args:
+        series: {attack: SSIM of every image}, the strongest first.
+        blind: the same of the first attack without the update.
+        threshold: that of the audit; those of the papers stand beside it.
+    """
+    frame, grid = Frame(top=34), [k / GRID for k in range(GRID + 1)]
+    drawn, (name, first) = [], next(iter(series.items()))
+    rates = [Rate(_above(first, at), len(first)) for at in grid]
+    edge = [*((at, rate.high) for at, rate in zip(grid, rates, strict=True))]
+    edge += reversed([(at, rate.low) for at, rate in zip(grid, rates, strict=True)])
+    drawn.append(tag("polygon", points=" ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in edge), class_="band"))
+    every_ = {**series, WITHOUT: blind}
+    for at, (each, values) in reversed(list(enumerate(every_.items()))):
+        heights = [frame.y(_above(values, x) / max(1, len(values))) for x in grid]
+        kind = "blind" if each == WITHOUT else f"s{at % COLOURS}"
+        drawn.append(plot.line([frame.x(x) for x in grid], heights, f"series {kind}"))
+    marks = [(at, name_, "paper") for at, name_ in PAPERS.items() if abs(at - threshold) > 0.02]
+    for mark, said, kind in [*marks, (threshold, f"here, {threshold:g}", "threshold")]:
+        drawn.append(plot.straight((frame.x(mark), frame.top - 4), (frame.x(mark), frame.bottom), kind))
+        shift, anchor = (-4, "end") if mark < threshold else (4, "start")
+        ink = "tick" if kind == "paper" else "mark"
+        drawn.append(plot.label(frame.x(mark) + shift, frame.top - 10, said, ink, anchor))
+    ticks = [k / 5 for k in range(6)]
+    here = _above(first, threshold)
+    return plot.figure(
+        f"Share of images read over the threshold of SSIM; at {threshold:g} {name} reads {here:,} of {len(first):,}.",
+        plot.axes(
+            frame,
+            [(frame.y(t), f"{100 * t:.0f} %") for t in ticks],
+            [(frame.x(t), f"{t:.1f}") for t in ticks],
+            x="threshold of SSIM",
+            y="images at or above it",
+        ),
+        *drawn,
+    )
+
+
+def _above(values: Sequence[float], threshold: float) -> int:
+    return sum(value >= threshold for value in values)
 
 
 def _thin(curve: Curve) -> tuple[list[int], Tensor]:

@@ -5,7 +5,7 @@ from html import escape
 
 from dosimeter.reports.words import clean
 
-EMPTY = frozenset({"br", "circle", "img", "line", "link", "meta", "path", "polyline", "rect"})
+EMPTY = frozenset({"br", "img", "input", "line", "link", "meta", "path", "polygon", "polyline", "rect"})
 """Elements without content."""
 
 
@@ -22,7 +22,7 @@ def tag(name: str, /, *children: object, **attributes: object) -> Html:
     )
     if name in EMPTY:
         assert not children
-        return Html(f"<{name}{shown}>" if name in ("br", "img", "link", "meta") else f"<{name}{shown}/>")
+        return Html(f"<{name}{shown}>" if name in ("br", "img", "input", "link", "meta") else f"<{name}{shown}/>")
     return Html(f"<{name}{shown}>{join(children)}</{name}>")
 
 

@@ -1,13 +1,13 @@
 """The tables of a report: scores and rates, threat model, settings, how to run it again."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from dosimeter.auditing import Outcome, Result, Survey
 from dosimeter.metrics import Rate, percent
-from dosimeter.reports import words
+from dosimeter.reports import evidence, style, words
 from dosimeter.reports.markup import Html, join, tag
-from dosimeter.reports.style import CSS
-from dosimeter.reports.words import grants, interruption, rows, shares
+from dosimeter.reports.words import count, grants, interruption, rows, shares
 
 SETTINGS = {
     "model": "Model",
@@ -19,14 +19,20 @@ SETTINGS = {
     "update": "Update",
     "update_fingerprint": "Fingerprint of the update",
     "shadows": "Shadows",
+    "source": "Source of the data",
+    "split": "Split",
     "shape": "Image (channels, height, width)",
     "form": "Form of the images",
     "victims": "Victims",
     "pick": "Picked by the auditor",
     "batch": "Images in an update",
     "loss": "Loss",
+    "step": "Step of clients",
+    "server": "Server",
     "defense": "Defense",
+    "channel": "What attacks answer",
     "attack_name": "Attack",
+    "steps": "Steps",
     "picked": "Picked for the task",
     "threshold": "Read from SSIM",
     "seed": "Seed",
@@ -34,6 +40,8 @@ SETTINGS = {
     "device": "Device",
     "budget": "Memory budget",
     "tile": "Victims at once",
+    "workers": "Workers",
+    "lpips": "LPIPS by",
 }
 """Settings in the order of the table; others follow under their own names."""
 
@@ -41,27 +49,51 @@ APART = ("attack",)
 """Settings that stand outside the table."""
 
 
+class Part(NamedTuple):
+    """A part of a page: the name that links lead to, its heading and what is in it."""
+
+    name: str
+    title: str
+    content: Html
+
+
+def laid(parts: Iterable[Part | None]) -> list[Html]:
+    """Links to all parts and the parts, each under its heading; those without content are left out."""
+    shown = [part for part in parts if part is not None and part.content]
+    links = tag("nav", *(tag("a", part.title, href=f"#{part.name}") for part in shown), aria_label="Parts of this page")
+    return [links, *(section(*part) for part in shown)]
+
+
 def section(name: str, title: str, content: Html) -> Html:
     """A part of the page under its heading."""
     return tag("section", tag("h2", title, id=name), content, aria_labelledby=name)
 
 
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-"""Should anything slip through, the browser refuses to load or run it."""
+def header(title: str, *about: object) -> Html:
+    """The top of a page: what it is, what of, and the switch between light and dark."""
+    switch = tag("button", "Dark", class_="theme", type="button", aria_label="Switch between a light and a dark page")
+    return tag(
+        "header", tag("p", "dosimeter", class_="brand"), tag("h1", title), switch, tag("p", *about, class_="about")
+    )
 
 
 def document(title: str, *body: Html) -> str:
-    """A whole page as text: it opens offline, runs no script and asks nothing of the network."""
+    """A whole page as text: it opens offline, runs one script of its own and asks nothing of the network."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", http_equiv="Content-Security-Policy", content=style.policy()),
         tag("title", title),
-        tag("style", Html(CSS)),
+        tag("style", Html(style.css())),
     )
-    return "<!doctype html>\n" + tag("html", head, "\n", tag("body", *body), lang="en") + "\n"
+    whole = tag("body", *body, "\n", tag("script", Html(style.script())))
+    return "<!doctype html>\n" + tag("html", head, "\n", whole, lang="en") + "\n"
+
+
+def folded(summary: str, *content: object, open_: bool = False) -> Html:
+    """What is shown on demand."""
+    return tag("details", tag("summary", summary), *content, open="" if open_ else None)
 
 
 def drawing(figure: Html, name: str, *words: str) -> Html:
@@ -76,7 +108,7 @@ def banners(result: Outcome) -> Html:
 
 
 def scores(result: Result) -> Html:
-    """Scores with the baseline beside them, and rates with their intervals."""
+    """Scores with the baseline beside them, and rates with their intervals; the papers' variants on demand."""
     made = result.scores.transformed
     head = [
         "Score",
@@ -86,11 +118,14 @@ def scores(result: Result) -> Html:
         "Without the update",
         *(["With originals"] if made else []),
     ]
-    body: list[list[object]] = []
+    first: list[list[object]] = []
+    more: list[list[object]] = []
+    usual = set(words.shown(result).values()) | {"MSE"}
     for row in rows(result):
         name = join([tag("b", row.name), " ", tag("span", row.meaning, class_="note")])
         beside = [row.originals] if made else []
-        body.append([name, f"{row.mean} ± {row.std}", row.median, row.worst, row.baseline, *beside])
+        line: list[object] = [name, f"{row.mean} ± {row.std}", row.median, row.worst, row.baseline, *beside]
+        (first if row.name in usual else more).append(line)
     rates = [(tag("b", share.name), share.text, share.note) for share in shares(result)]
     note = "The worst victim is the image that the attack read best. Without the update, the same attack runs blind: "
     note += "what it reaches then is owed to its prior."
@@ -99,44 +134,64 @@ def scores(result: Result) -> Html:
         note += "the last column has the means against these."
     return join(
         [
-            table(head, body, "scores"),
-            tag("p", note, class_="note"),
             table(("Rate", "With its 95 % interval", "Of what"), rates, "rates"),
+            table(head, first, "scores"),
+            tag("p", note, class_="note"),
+            folded(f"{count(len(more), 'more score')}, as the papers define them", table(head, more, "scores"))
+            if more
+            else None,
         ]
     )
 
 
 def panel(result: Result) -> Html:
-    """Every attack that was tried on the defense, the controls apart."""
-    body = [
-        (
-            join([tag("b", one.name), " ", tag("span", one.about, class_="note")]),
-            one.role,
-            one.read,
-            one.ssim,
-            one.worst,
-            one.time,
+    """Every attack that ran on the defense, the controls apart; those that do not fit on demand."""
+    lines, refused = [], []
+    for trial, one in zip(words.ordered(result), words.panel(result), strict=True):
+        if trial.result is None:
+            refused.append(tag("li", tag("b", one.name), f": {trial.refused}"))
+            continue
+        scores_ = trial.result.scores
+        lines.append(
+            tag(
+                "tr",
+                tag("th", tag("b", one.name), tag("span", one.about, class_="note"), scope="row"),
+                tag("td", one.role),
+                tag("td", evidence.bar(scores_.evidence, mini=True), data_value=scores_.success.hits),
+                tag("td", one.read, data_value=scores_.success.rate),
+                *(tag("td", text, class_="n") for text in (one.ssim, one.worst, one.time)),
+                class_="control" if trial.role == "control" else None,
+            )
         )
-        for one in words.panel(result)
-    ]
-    note = "The images below are the strongest attack's. Every attack has a report of its own in the folder attacks."
-    head = ("Attack", "Kind", "Images read, with the 95 % interval", "SSIM", "Worst victim", "Time")
-    return join([table(head, body, "panel"), tag("p", note, class_="note")])
+    names = ("Attack", "Kind", "Evidence", "Images read, 95 % interval", "Mean SSIM", "Best SSIM", "Time")
+    head = tag("tr", *(tag("th", name, scope="col", class_="n" if at > 3 else None) for at, name in enumerate(names)))
+    note = "The strongest attack stands first; the control has all that the defense hides revealed to it, which shows "
+    note += "whether the attack itself works here. Every attack has a page of its own in the folder attacks."
+    return join(
+        [
+            tag("div", tag("table", tag("thead", head), tag("tbody", *lines), class_="panel sorts"), class_="scroll"),
+            tag("p", note, class_="note"),
+            folded(f"{count(len(refused), 'attack')} refused, and why", tag("ul", *refused)) if refused else None,
+        ]
+    )
 
 
 def threat(result: Outcome) -> Html:
-    """What the attacker was granted, in words."""
-    kinds = {"granted": "chip granted", "not granted": "chip withheld"}
+    """What the attacker was granted, in words, and line by line on demand."""
+    kinds = {"granted": "chip granted", "revealed": "chip granted", "not granted": "chip withheld"}
     body = [
         (tag("b", grant.what), tag("span", grant.value, class_=kinds.get(grant.value, "chip")), grant.meaning)
         for grant in grants(result.threat)
     ]
-    return table(("Knowledge", "Grant", "Meaning"), body, "threat")
+    said = tag("p", " ".join(words.granted(result.threat)))
+    return tag(
+        "div", said, folded("Line by line", table(("Knowledge", "Grant", "Meaning"), body, "threat")), class_="words"
+    )
 
 
 def settings(result: Outcome | Survey) -> Html:
     """What was set; the attack in full below."""
-    found = result.settings
+    found = {key: value for key, value in result.settings.items() if value is not None}
     order = [key for key in SETTINGS if key in found]
     order += [key for key in found if key not in SETTINGS and key not in APART]
     pairs = [
@@ -144,7 +199,7 @@ def settings(result: Outcome | Survey) -> Html:
         for key in order
     ]
     attack = tag("pre", tag("code", unfold(str(found["attack"]))), tabindex=0) if "attack" in found else None
-    return join([tag("dl", *pairs, class_="settings"), attack and tag("h3", "The attack in full"), attack])
+    return join([tag("dl", *pairs, class_="settings"), attack and folded("The attack in full", attack)])
 
 
 def rerun(result: Outcome | Survey) -> Html:
@@ -157,7 +212,12 @@ def rerun(result: Outcome | Survey) -> Html:
 
 def again(command: str) -> Html:
     """A command to run."""
-    return join([tag("pre", tag("code", command), tabindex=0), tag("p", "The same command gives the same numbers.")])
+    return join(
+        [
+            tag("pre", tag("code", command), tabindex=0, class_="wrap"),
+            tag("p", "The same command gives the same numbers."),
+        ]
+    )
 
 
 def tiles(result: Result) -> Html:

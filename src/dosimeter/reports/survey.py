@@ -6,9 +6,10 @@ from statistics import fmean
 from dosimeter.auditing import Entry, Survey
 from dosimeter.auditing.verdict import Kind
 from dosimeter.metrics import percent
-from dosimeter.reports import charts, sections
+from dosimeter.reports import charts, opening, provenance, sections
 from dosimeter.reports.markup import Html, join, tag
-from dosimeter.reports.pictures import embed
+from dosimeter.reports.pictures import THUMBNAIL, embed
+from dosimeter.reports.sections import Part
 from dosimeter.reports.words import count, number
 from dosimeter.store import update_folder
 
@@ -105,35 +106,39 @@ def worst(survey: Survey) -> str:
     return f"Most exposed: {one.client} in round {one.round} ({cell(one)})."
 
 
-def main(survey: Survey) -> list[Html]:
-    """The sections of the page in reading order."""
+def main(survey: Survey, *, redact: bool = False) -> list[Html]:
+    """The parts of the page in reading order."""
     verdict = survey.verdict
-    tone = {Kind.LEAKS: "loud", Kind.INCONCLUSIVE: "warm"}.get(verdict.kind, "calm")
     doubt = f"If nothing leaked, that would be no evidence: {verdict.doubt}." if verdict.doubt else None
     head = tag("tr", *(tag("th", name, scope="col") for name in ("Client", *map(_round, survey.rounds))))
     rows = [
-        tag("tr", tag("th", c, scope="row"), *(_pictures(survey, c, r) for r in survey.rounds)) for c in survey.clients
+        tag("tr", tag("th", c, scope="row"), *(_pictures(survey, c, r, redact=redact) for r in survey.rounds))
+        for c in survey.clients
     ]
     names = ("Client and rounds", "Update", "Tried", "Not tried, or doubtful")
-    return [
+    grid_ = tag("div", tag("table", tag("thead", head), tag("tbody", *rows), class_="grid"), class_="scroll")
+    first = tag(
+        "section",
         tag(
-            "section",
+            "div",
+            tag("p", opening.WORDS[verdict.kind], class_="kind"),
             tag("h2", verdict.sentence),
-            tag("p", worst(survey)),
+            tag("p", worst(survey), class_="lead"),
             tag("p", doubt) if doubt and verdict.kind is Kind.LEAKS else None,
-            _tiles(survey),
-            class_=f"verdict {tone}",
+            tag("p", opening.LEFT_OUT, class_="banner") if redact else None,
         ),
-        sections.section(
-            "grid",
-            "By client and round",
-            tag("div", tag("table", tag("thead", head), tag("tbody", *rows), class_="attacks"), class_="scroll"),
-        ),
-        sections.section("rounds", "Over rounds", _lines(survey)),
-        sections.section("tried", "What was tried", sections.table(names, [row[:4] for row in tried(survey)])),
-        sections.section("settings", "Settings", sections.settings(survey)),
-        sections.section("again", "Run it again", sections.rerun(survey)),
+        tag("div", _tiles(survey), class_="wide"),
+        class_=f"verdict {opening.TONES[verdict.kind]}",
+    )
+    parts = [
+        Part("grid", "By client and round", grid_),
+        Part("rounds", "Over rounds", _lines(survey)),
+        Part("tried", "What was tried", sections.table(names, [row[:4] for row in tried(survey)])),
+        Part("settings", "Settings", sections.settings(survey)),
+        Part("again", "Run it again", provenance.again(survey, {})),
+        Part("cite", "How to cite", provenance.cite(survey)),
     ]
+    return [first, *sections.laid(parts)]
 
 
 def _tiles(survey: Survey) -> Html:
@@ -156,18 +161,20 @@ def _round(round_: int) -> str:
     return f"Round {round_}"
 
 
-def _pictures(survey: Survey, client: str, round_: int) -> Html:
+def _pictures(survey: Survey, client: str, round_: int, *, redact: bool) -> Html:
     """Reconstructions of one update, under the originals where they are known, and its page."""
     entry = survey.of(client, round_)
     result = None if entry is None else survey.results.get(entry.key)
-    if entry is None or result is None:
+    if entry is None or result is None or redact:
         return tag("td", cell(entry))
     rows = [
         ("reconstruction", result.images),
         *([("original", result.originals)] if result.originals is not None else []),
     ]
     drawn = [
-        tag("div", *(embed(image, f"{what}: {client}, round {round_}", reduce=True) for image in images[0][:ABREAST]))
+        tag(
+            "div", *(embed(image, f"{what}: {client}, round {round_}", side=THUMBNAIL) for image in images[0][:ABREAST])
+        )
         for what, images in reversed(rows)
     ]
     page = tag("a", cell(entry), href=f"{update_folder(entry.key)}/report.html")

@@ -1,6 +1,7 @@
 """What a result says, in words and rows that the terminal and the page share."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import torch
 
 from dosimeter import types
 from dosimeter.auditing import Captured, Outcome, Result, Survey, Trial
+from dosimeter.auditing.verdict import ORDER, Kind, Verdict
 from dosimeter.metrics import STANDARD, Rate, Score, in_units_of, percent
 from dosimeter.progress import duration
 from dosimeter.types import ThreatModel
@@ -73,6 +75,11 @@ class Grant(NamedTuple):
 
 def panel(result: Result) -> list[Tried]:
     """All attacks that were tried, the strongest first, the controls last and after them those that were refused."""
+    return [_tried(one, len(result.victims.ids)) for one in ordered(result)]
+
+
+def ordered(result: Result) -> list[Trial]:
+    """The attacks of a panel in the order of `panel`."""
     order = {"published": 0, "adaptive": 0, "control": 1}
 
     def place(one: Trial) -> tuple[int, int, float]:
@@ -80,7 +87,7 @@ def panel(result: Result) -> list[Tried]:
             return 2, 0, 0.0
         return order[one.role], -one.result.scores.success.hits, -one.result.scores.nearest["ssim"].mean
 
-    return [_tried(one, len(result.victims.ids)) for one in sorted(result.panel, key=place)]
+    return sorted(result.panel, key=place)
 
 
 def _tried(one: Trial, of: int) -> Tried:
@@ -122,9 +129,45 @@ def number(value: object, digits: int = 3) -> str:
     return f"{value:.3f}" if abs(value) >= 0.01 else f"{value:.4f}"
 
 
+LONG = 48
+"""Characters from which a defense stands by its name alone where there is little room."""
+
+
+def brief(defense: object) -> str:
+    """A defense in few words; nothing for none."""
+    text = "" if defense in (None, "none", "NoDefense()") else str(defense)
+    return text if len(text) < LONG else " and ".join(part.split("(")[0] for part in text.split(" | "))
+
+
 def count(n: int, noun: str) -> str:
     """1 image, 1,024 images."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+SHORT = {
+    "certain": "{} can be recovered exactly",
+    "read": "{} can be read",
+    "transformed": "{} can be read as clients trained on them",
+    "identified": "{} can be told from others",
+    "labels": "{} can be recovered",
+    "nearer": "{} come nearer than without the update",
+}
+"""What leaks, by the name of a claim, in as few words as there are."""
+
+
+def short(found: Verdict, images: int) -> str:
+    """A verdict in one short sentence."""
+    if found.kind is Kind.INCONCLUSIVE:
+        return "This audit cannot tell whether the updates leak."
+    if found.kind is Kind.NOT_SHOWN:
+        return f"No leak was shown on {count(images, 'image')}."
+    leaking = [claim for claim in found.claims if claim.leaks and claim.name in SHORT]
+    if not leaking:
+        return found.sentence
+    first = min(leaking, key=lambda claim: (ORDER.index(claim.name), -claim.rate.rate))
+    what = "label" if first.name == "labels" else "image"
+    many = f"The {what}" if first.rate.of == 1 else f"{first.rate.hits:,} of {first.rate.of:,} {what}s"
+    return SHORT[first.name].format(many) + "."
 
 
 def blind_reads(result: Result) -> int:
@@ -258,7 +301,11 @@ GRANTS: dict[str, dict[Any, tuple[str, str, str]]] = {
         False: ("Labels of the private batch", "not granted", "The attacker has to recover or do without the labels."),
     },
     "statistics": {
-        "running": ("Batch-norm statistics", "running", "Running statistics are used; they are part of the model."),
+        "running": (
+            "Batch-norm statistics",
+            "running",
+            "Batch norm uses running statistics, a part of the model.",
+        ),
         "batch": ("Batch-norm statistics", "of the batch", "Clients and attacker each use those of their own batch."),
         "sent": ("Batch-norm statistics", "sent", "Clients use those of their batch and send them with the update."),
     },
@@ -310,3 +357,40 @@ def grants(threat: ThreatModel) -> list[Grant]:
             said = ("Server", clean(str(value)), "It is not honest: it changed the model before it sent it to clients.")
         lines.append(Grant(*said) if said else Grant(field.name.replace("_", " "), str(value), ""))
     return lines
+
+
+PLAIN = ("granted", "not granted", "revealed")
+"""Grants that are told by their names."""
+
+
+def granted(threat: ThreatModel) -> list[str]:
+    """The threat model in sentences."""
+    lines = grants(threat)[1:]
+    known = [_lower(line.what) for line in lines if line.value in ("granted", "revealed")]
+    kept = [_lower(line.what) for line in lines if line.value == "not granted"]
+    said = ["The attacker has the model before the update, the loss and the update, and knows how many images of what "]
+    said[0] += "size it holds."
+    if known:
+        said.append(f"It is also told {listed(known)}.")
+    if kept:
+        said.append(f"It is not told {listed(kept, 'or')}.")
+    server = next((line for line in lines if line.what == "Server"), None)
+    if server:
+        said.append(f"The server is {server.value}: {server.meaning[:1].lower()}{server.meaning[1:]}")
+    seen, own = threat.rounds, threat.same_client
+    said.append("It sees each batch once." if seen == 1 else f"It sees each batch {seen:,} times, at the same weights.")
+    said += [f"It knows {own:,} updates to be of one client."] if own > 1 else []
+    told = {"Server", *(what for what, _ in COUNTS.values())}
+    rest = [line for line in lines if line.value not in PLAIN and line.what not in told]
+    return said + [line.meaning or f"{line.what}: {line.value}." for line in rest]
+
+
+def _lower(what: str) -> str:
+    """The name of a grant within a sentence."""
+    what = what[:1].lower() + what[1:]
+    return what if what.startswith("the ") else f"the {what}"
+
+
+def listed(names: Sequence[str], last: str = "and") -> str:
+    """a, b and c."""
+    return f" {last} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

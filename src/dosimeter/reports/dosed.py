@@ -1,0 +1,79 @@
+"""The dose on a page: by image, by tensor, and beside what attacks reached."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dosimeter.reports import charts, sections
+from dosimeter.reports.markup import Html, join, tag
+
+FILE, BARS = "dose.json", 24
+"""Where a run has it; images with a bar of their own, the most exposed ones."""
+
+Entry = Mapping[str, Any]
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """What was kept; None where nothing was, or nothing that can be read."""
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("images") else None
+
+
+def beside(found: Entry) -> Html:
+    """The dose of an audit's victims, with how attacks stand to it."""
+    told, drawn = [tag("p", found["sentence"])], [by_image(found["images"])]
+    if against := found.get("attacks"):
+        told.append(tag("p", against["sentence"]))
+        drawn.append(_against(against))
+    tensors = by_tensor(found["images"])
+    return join([*told, charts.side_by_side(*drawn, *tensors)])
+
+
+def by_image(images: Sequence[Entry]) -> Html:
+    """The share of every image's dimensions that its update determines."""
+    most = sorted(images, key=lambda each: -each["share"])[:BARS]
+    bars = {_name(each): each["share"] for each in most}
+    left = f" Left out: {len(images) - len(most):,} with less." if len(images) > len(most) else ""
+    words = f"Share of an image's dimensions that its update determines, whatever the attack.{left}"
+    return sections.drawing(charts.bars(bars, x="share determined"), "By image.", words)
+
+
+def by_tensor(images: Sequence[Entry]) -> list[Html]:
+    """What each tensor tells of the most exposed image that was asked for it."""
+    known = [each for each in images if each.get("tensors")]
+    if not known:
+        return []
+    worst = max(known, key=lambda each: each["share"])
+    size = worst["dimensions"]
+    alone = {name: each["alone"] / size for name, each in worst["tensors"].items()}
+    less = {name: (worst["determined"] - each["without"]) / size for name, each in worst["tensors"].items()}
+    name = _name(worst)
+    return [
+        sections.drawing(
+            charts.bars(alone, x="share determined by the tensor alone"), "By tensor, alone.", f"Of {name.lower()}."
+        ),
+        sections.drawing(
+            charts.bars(less, x="share lost without the tensor"),
+            "By tensor, left out.",
+            f"What the rest of the update no longer determines of {name.lower()}.",
+        ),
+    ]
+
+
+def _against(found: Entry) -> Html:
+    """A point an image: what the dose lets a linear reader come to, and what the best attack reached."""
+    series: dict[str, list[charts.Point]] = {}
+    for pair in found["pairs"]:
+        series.setdefault(str(pair["attack"]), []).append((pair["predicted"], pair["reached"]))
+    drawn = charts.scatter(series, x="PSNR by its dose, in dB", y="best attack, dB", diagonal=True)
+    words = "On the dashed line both agree; below it attacks leave unread what the update tells. "
+    return sections.drawing(drawn, "Dose and attacks.", words, charts.legend(list(series)))
+
+
+def _name(each: Entry) -> str:
+    place = f" ({each['place'] + 1})" if each.get("place") else ""
+    return f"Image {each['number']}{place}"
