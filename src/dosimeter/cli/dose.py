@@ -132,7 +132,7 @@ def _write(asked: options.Dose, folder: Path, found: Doses, names: Mapping[str, 
             out.print(escape(line), highlight=False)
     worst = found.worst
     tensors = [[name, str(t.alone), str(t.without)] for name, t in worst.tensors.items()]
-    about = f"{names['model']}, {names['data']}, defense {asked.defense}. {found.sentence()}"
+    about = f"{names['model']}, {names['data']}, defense {asked.defense}"
     page = {
         "head": HEAD, "rows": rows, "pictures": shown, "tensors": tensors,
         "tensor_head": ("tensor", "determined by it alone", f"without it, of {worst.determined} by all"),

@@ -45,7 +45,8 @@ def run(asked: options.Sweep) -> None:
     bars = _bars(found, asked)
     document = {"command": "sweep", "trials": found.rows}
     page = {"head": [spec.shown(cell) for cell in head], "rows": shown, "pictures": pictures, "bars": bars}
-    finish(asked, folder, document, table, "sweep", about=about, show=asked.show, **page)
+    kinds = Counter(str(row["verdict"]) for row in found.rows if row.get("verdict"))
+    finish(asked, folder, document, table, "sweep", about=about, show=asked.show, kinds=kinds, **page)
 
 
 def _axes(asked: options.Sweep) -> dict[str, Any]:

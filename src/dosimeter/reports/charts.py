@@ -13,6 +13,9 @@ from dosimeter.reports.plot import Frame
 COLOURS = 6
 """Series that differ in colour; of more, colours come again."""
 
+WITHOUT = "without the update"
+"""The series of what an attack reaches by its prior alone."""
+
 Point = tuple[float, float]
 Ends = tuple[float, float, list[float]]
 """Of an axis: its lower and upper end, and its ticks."""
@@ -30,13 +33,11 @@ def lines(series: Mapping[str, Sequence[Point]], *, x: str, y: str, top: float |
     scale = _Scale.around(points, top)
     drawn = []
     for at, (name, found) in enumerate(series.items()):
-        colour = f"s{at % COLOURS}"
+        hue = colour(name, at)
         places = sorted(point for point in found if math.isfinite(point[1]))
         if len(places) > 1:
-            drawn.append(
-                plot.line([scale.x(p[0]) for p in places], [scale.y(p[1]) for p in places], f"series {colour}")
-            )
-        drawn += [_dot(scale.x(px), scale.y(py), colour, f"{name}: {x} {px:g}, {y} {py:.3g}") for px, py in places]
+            drawn.append(plot.line([scale.x(p[0]) for p in places], [scale.y(p[1]) for p in places], f"series {hue}"))
+        drawn += [_dot(scale.x(px), scale.y(py), hue, f"{name}: {x} {px:g}, {y} {py:.3g}") for px, py in places]
     return plot.figure(f"{y} over {x}: {', '.join(series)}.", scale.axes(x, y), *drawn)
 
 
@@ -72,10 +73,11 @@ def scatter(
         low, high = (pick(around_ for p in around for around_ in p) for pick in (min, max))
         ends = [(scale.x(v), scale.y(v)) for v in (low, high)]
         drawn.append(plot.straight(ends[0], ends[1], "threshold"))
-    taken: list[tuple[float, float]] = []
+    places = [(scale.x(px), scale.y(py)) for px, py in points]
+    taken = [Box(px - 6, py - 6, px + 6, py + 6) for px, py in places]
     for at, (name, found) in enumerate(series.items()):
         for px, py in found:
-            dot = _dot(scale.x(px), scale.y(py), f"s{at % COLOURS}", f"{name}: {x} {px:.3g}, {y} {py:.3g}", r=6)
+            dot = _dot(scale.x(px), scale.y(py), colour(name, at), f"{name}: {x} {px:.3g}, {y} {py:.3g}", r=6)
             if links and name in links:
                 dot = tag("a", dot, href=f"#{links[name]}", aria_label=f"Pictures of {name}")
             drawn.append(dot)
@@ -91,14 +93,34 @@ def _across(scale: "_Scale", height: float, name: str) -> Html:
     return join([line, plot.label(frame.left + 4, place - 4, name, "tick", "start") if name else None])
 
 
-def _beside(frame: Frame, x: float, y: float, name: str, taken: list[tuple[float, float]]) -> Html:
-    """The name of a point, on the side that has room, below names that stand there already."""
-    right = x < (frame.left + frame.right) / 2
-    height = y + 4.5
-    while any(abs(height - other) < 14 and abs(x - at) < 170 for at, other in taken):
-        height += 14
-    taken.append((x, height))
-    return plot.label(x + (10 if right else -10), height, name, "mark", "start" if right else "end")
+class Box(NamedTuple):
+    """A rectangle in a figure, in which nothing else may be written."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def meets(self, other: "Box") -> bool:
+        across = self.left < other.right and other.left < self.right
+        return across and self.top < other.bottom and other.top < self.bottom
+
+
+def _beside(frame: Frame, x: float, y: float, name: str, taken: list[Box]) -> Html:
+    """The name of a point, beside, above or below it, at the nearest place that is free."""
+    wide = 6.9 * len(name)
+    places = [
+        (shift, x + 10 if right else x - 10 - wide)
+        for shift in (0, -15, 15, -30, 30, -45, 45)
+        for right in (True, False)
+    ]
+    boxes = [Box(left, y + shift - 8, left + wide, y + shift + 6) for shift, left in places]
+    inside = [
+        b for b in boxes if b.left >= frame.left and b.right <= plot.WIDTH and b.top > 0 and b.bottom < frame.bottom
+    ]
+    free = next((box for box in inside if not any(box.meets(other) for other in taken)), boxes[0])
+    taken.append(free)
+    return plot.label(free.left, free.bottom - 1.5, name, "mark", "start")
 
 
 def bars(values: Mapping[str, float], *, x: str, threshold: float | None = None) -> Html:
@@ -131,7 +153,9 @@ def pairs(rows: Sequence[tuple[str, Measured, Measured]], *, x: str) -> Html:
     step, left = 24, min(290, 30 + max((6.8 * len(name) for name, *_ in rows), default=0.0))
     frame = Frame(left=left, top=8, right=plot.WIDTH - 20, bottom=8 + step * len(rows))
     ends = [v + way * (s or 0.0) for _, *both in rows for v, s in both for way in (-1, 1)]
-    low, high, ticks = _ends(min(ends), max(ends))
+    room = 0.04 * (max(ends) - min(ends)) or 0.5
+    low, high = min(ends) - room, max(ends) + room
+    ticks = [tick for tick in _ends(low, high)[2] if low <= tick <= high]
 
     def across(value: float) -> float:
         return frame.x((value - low) / (high - low))
@@ -167,10 +191,15 @@ def write_svg(path: str | Path, drawing: Html) -> None:
     files.replace(path, f"{head}{style_}{drawing[start:]}\n")
 
 
+def colour(name: str, at: int) -> str:
+    """The class of a series, by its place; what needs no update is grey."""
+    return "blind" if name == WITHOUT else f"s{at % COLOURS}"
+
+
 def legend(names: Sequence[str]) -> Html:
     """What colour is which series."""
     return join(
-        [tag("span", tag("i", class_=f"swatch s{k % COLOURS}"), name, class_="key") for k, name in enumerate(names)]
+        [tag("span", tag("i", class_=f"swatch {colour(name, k)}"), name, class_="key") for k, name in enumerate(names)]
     )
 
 
@@ -194,7 +223,8 @@ class _Scale(NamedTuple):
     def around(cls, points: Sequence[Point], top: float | None, *, zero: bool = True) -> "_Scale":
         xs, ys = [p[0] for p in points], [p[1] for p in points]
         low = min(0.0, *ys) if zero else min(ys)
-        return cls(_ends(min(xs), max(xs)), _ends(low, max(ys) if top is None else top))
+        whole = all(float(each).is_integer() for each in xs)
+        return cls(_ends(min(xs), max(xs), whole=whole), _ends(low, max(ys) if top is None else top))
 
     def x(self, value: float) -> float:
         low, high, _ = self.across
@@ -210,11 +240,11 @@ class _Scale(NamedTuple):
         return plot.axes(self.frame, left, below, x=x, y=y)
 
 
-def _ends(low: float, high: float) -> Ends:
-    """A straight axis around values: its ends and its ticks."""
+def _ends(low: float, high: float, *, whole: bool = False) -> Ends:
+    """A straight axis around values: its ends and its ticks, whole numbers alone where only these make sense."""
     if high - low < 1e-9 * max(1.0, abs(high)):
         low, high = low - 0.5, high + 0.5
-    step = plot.nice((high - low) / 5)
+    step = max(plot.nice((high - low) / 5), 1.0 if whole else 0.0)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = [round(step * k, 12) for k in range(first, last + 1)]
     return ticks[0], ticks[-1], ticks

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from dosimeter.auditing import ImageRecord
 from dosimeter.metrics import Rate
 from dosimeter.reports import plot
+from dosimeter.reports.charts import WITHOUT
 from dosimeter.reports.markup import Html, tag
 from dosimeter.reports.plot import Frame
 from dosimeter.reports.words import number
@@ -21,9 +23,10 @@ TINY, HUGE = 1e-30, 1e30
 """A loss below counts as 0, one above as not finite."""
 GRID, COLOURS = 100, 6
 """Thresholds between 0 and 1 at which success is drawn; colours of lines."""
-WITHOUT = "without the update"
 PAPERS = {0.4: "PPP, 0.4", 0.5: "CVB, 0.5"}
 """The SSIM from which papers count an image as read: PPP, Sec. 5.2; CVB, Sec. V-B."""
+LINKS = 200
+"""Points that open their pictures; of more, none does, since each is a stop of the keyboard."""
 BIN = 0.05
 """Width of a bin in SSIM."""
 
@@ -140,6 +143,37 @@ def success(series: Mapping[str, Sequence[float]], blind: Sequence[float], thres
             y="images at or above it",
         ),
         *drawn,
+    )
+
+
+def matches(records: Sequence[ImageRecord], names: Mapping[str | None, str], threshold: float) -> Html | None:
+    """A point an image: how well its reconstruction explains the update, and how near it came; it opens its pictures.
+
+    Args:
+        names: {evidence: its class in the style sheet}.
+    """
+    shown = [each for each in records if each.match is not None and TINY < each.match < HUGE]
+    if len(shown) < 2:
+        return None
+    frame, low = Frame(), min(0.0, *(each.ssim for each in shown))
+    across, below = plot.logarithmic([float(each.match or 0.0) for each in shown], frame.x)
+
+    def up(value: float) -> float:
+        return frame.y((value - low) / (1 - low))
+
+    dots = []
+    for each in shown:
+        said = f"Image {each.index}: matching loss {number(each.match)}, SSIM {each.ssim:.2f}, {each.evidence}"
+        place = {"cx": plot.at(across(each.match or 0.0)), "cy": plot.at(up(each.ssim)), "r": 4.5}
+        dot = tag("circle", tag("title", said), **place, class_=f"point {names.get(each.evidence, 'unfit')}")
+        link = f"#image-{each.victim}-{each.image}"
+        dots.append(tag("a", dot, href=link, aria_label=said) if len(shown) <= LINKS else dot)
+    edge = up(threshold)
+    return plot.figure(
+        f"SSIM over matching loss of {len(shown):,} images.",
+        plot.axes(frame, [(up(t / 5), f"{t / 5:.1f}") for t in range(6)], below, x="matching loss", y="SSIM"),
+        plot.straight((frame.left, edge), (frame.right, edge), "threshold"),
+        *dots,
     )
 
 

@@ -112,13 +112,17 @@ def gallery(result: Result, *, redact: bool = False, tried: list[Rival] | None =
     if not redact and max(result.victims.shape[1:]) > side:
         notes.append("Pictures are reduced here.")
     cells = [_cell(result, record, tried, None if redact else side, own=own) for record in order[:most]]
-    shown = tag(
-        "div", *cells, class_="gallery rows" if per > ROW else "gallery", id="images", style=f"--shown: {per - 1}"
-    )
-    return join([tag("p", " ".join(notes), class_="note"), _tools(order[:most], tried, own=own), shown])
+    kind, size = "gallery rows" if per > ROW else "gallery", wide_of(per)
+    shown = tag("div", *cells, class_=kind, id="images", style=f"--shown: {per - 1}; --side: {size}rem")
+    return join([tag("p", " ".join(notes), class_="note"), _tools(order[:most], tried, size, own=own), shown])
 
 
-def _tools(records: list[ImageRecord], tried: list[Rival], *, own: bool) -> Html:
+def wide_of(many: int) -> float:
+    """How wide each of so many pictures of an image is, in rem."""
+    return max(4.5, min(7.0, 52 // many)) if many > ROW else 5.5
+
+
+def _tools(records: list[ImageRecord], tried: list[Rival], wide: float, *, own: bool) -> Html:
     """What the gallery is sorted and filtered by."""
     sorts = {"ssim down": "most exposed first", "ssim up": "least exposed first", "place up": "as in the run"}
     sorts |= {"gain down": "gain over no update"} if own else {}
@@ -135,7 +139,7 @@ def _tools(records: list[ImageRecord], tried: list[Rival], *, own: bool) -> Html
         tag("label", text, tag("select", *(tag("option", said, value=v) for v, said in offered.items()), name=name))
         for text, name, offered in found
     ]
-    size = tag("input", type="range", name="size", min="3", max="12", step="0.25", value="5.25")
+    size = tag("input", type="range", name="size", min="3", max="14", step="0.25", value=wide)
     parts += [tag("label", "Size", size), tag("output", aria_live="polite")]
     return tag("div", *parts, class_="tools", data_for="images", role="group", aria_label="Order and filters")
 
@@ -157,6 +161,7 @@ def _cell(result: Result, record: ImageRecord, tried: list[Rival], side: int | N
         None if side is None else strip(shown if own else shown[:-1], side=side),
         tag("figcaption", tag("b", who), chip, *(part for line in lines for part in (tag("br"), line))),
         title=None if record.image else result.victims.ids[record.victim],  # all images of a batch have it
+        id=f"image-{record.victim}-{record.image}",
         data_name=who,
         data_ssim=f"{best:.4f}",
         data_gain=f"{record.ssim - record.blind_ssim:.4f}",

@@ -22,6 +22,10 @@ PRIVATE = {1 - ssim: f"above: private, {name}" for ssim, name in figures.PAPERS.
 """The heights of papers' thresholds where 1 - SSIM goes up."""
 
 
+MANY = 4
+"""Pictures in a card from which they stand in several lines."""
+
+
 class Drawn(NamedTuple):
     """A page: what it says first, in how loud a tone, the figure that shows it, and its parts."""
 
@@ -86,7 +90,7 @@ def _leakage(found: Entry) -> Drawn:
         return [(image["norm"], image["ssim"]) for image in point["images"]]
 
     blind = over(lambda p: p["blind_ssim"], names[:1])
-    floor = {"without the update": next(iter(blind.values()))}
+    floor = {charts.WITHOUT: next(iter(blind.values()))}
     norms = {f"round {p['round']}, {p['server']}": by_norm(p) for p in points}
     rate, accuracy = over(lambda p: p["success"]["rate"]), over(lambda p: p["accuracy"], names[:1])
     drawn = [
@@ -110,7 +114,8 @@ def _leakage(found: Entry) -> Drawn:
     ]
     proof = sections.drawing(read, "Share of images read.", charts.legend(names))
     loud = any(p["success"]["rate"] > 0 for p in points)
-    return Drawn(_while_training(points), found["about"], parts, proof, tone="loud" if loud else "calm")
+    lead = " ".join(f"Round {p['round']}, {p['server']}: {p['verdict']}." for p in points[:: max(1, len(points) - 1)])
+    return Drawn(_while_training(points), lead, parts, proof, tone="loud" if loud else "calm")
 
 
 def _while_training(points: Sequence[Entry]) -> str:
@@ -207,13 +212,20 @@ def _reproduction(found: Entry) -> Drawn:
 def _sweep(found: Entry) -> Drawn:
     """The grid in numbers, as bars and in pictures, the most exposed image of one trial a cell."""
     table, bars, show = sections.table(found["head"], found["rows"], "sorts"), found["bars"], found["show"]
-    parts = [Part("table", "Table", table), *_pictures(found)]
+    kinds: Mapping[str, int] = found.get("kinds", {})
+    said, trials = found["about"], sum(kinds.values())
+    if trials:
+        said = f"{kinds.get(Kind.LEAKS, 0):,} of {count(trials, 'trial')} leak"
+        said += f", {n:,} cannot tell." if (n := kinds.get(Kind.INCONCLUSIVE, 0)) else "."
+    tone = "loud" if kinds.get(Kind.LEAKS) else "warm" if kinds.get(Kind.INCONCLUSIVE) else "calm"
     if not bars:
-        return Drawn(found["about"], "", parts[1:], table, wide=True)
+        return Drawn(said, "", _pictures(found), table, wide=True, tone=tone)
+    name = show.upper() if show in ("ssim", "psnr", "mse", "lpips") else show
     most, least = (pick(bars.items(), key=lambda each: each[1]) for pick in (max, min))
-    said = f"{show} is highest for {most[0]} ({most[1]:.3f}) and lowest for {least[0]} ({least[1]:.3f})."
-    drawn = charts.bars(bars, x=f"mean {show}") if max(bars.values()) <= 1 else None
-    return Drawn(f"{said[:1].upper()}{said[1:]}", found["about"], parts, drawn)
+    lead = f"{name} is highest for {most[0]} ({most[1]:.3f}) and lowest for {least[0]} ({least[1]:.3f})."
+    threshold = 0.5 if show == "ssim" else None
+    drawn = charts.bars(bars, x=f"mean {name}", threshold=threshold) if max(bars.values()) <= 1 else None
+    return Drawn(said, lead, [Part("table", name, table), *_pictures(found)], drawn, tone=tone)
 
 
 def _pictures(found: Entry) -> list[Part]:
@@ -271,24 +283,36 @@ def _dose(found: Entry) -> Drawn:
     if kept is None:
         return Drawn("What updates determine under noise.", found["about"], parts, drawn[0] if drawn else None)
     said = f"An update determines {100 * kept['mean']['share']:.0f} % of an image's dimensions."
-    return Drawn(said, kept["sentence"], parts, dosed.by_image(kept["images"]))
+    bars = dosed.by_image(kept["images"])
+    worst = max(kept["images"], key=lambda each: (each["determined"], each["bits"] or 0.0))
+    first = _dose_strip(found, f"{worst['id']}/{worst['place']}", most=3)
+    proof = tag("div", tag("figure", first, data_name="The most exposed image") if first else None, bars)
+    return Drawn(said, kept["sentence"], parts, proof)
 
 
 def _dose_pictures(found: Entry) -> list[Part]:
     """What is determined of each image and what is not."""
-    cards = []
-    for name, shown in found["pictures"].items() if not found.get("redact") else ():
-        cells = [
-            tag(
-                "span",
-                pictures.embed_file(found["folder"] / "pictures" / Path(file).name, f"{name}: {what}"),
-                tag("small", what),
-            )
-            for what, file in shown.items()
-        ]
-        strip = tag("button", *cells, class_="strip", type="button")
-        cards.append(tag("figure", tag("h3", name), strip, class_="card", data_name=name))
+    strips = {name: _dose_strip(found, name) for name in found["pictures"]}
+    cards = [
+        tag("figure", tag("h3", name), strip, class_="card", data_name=name) for name, strip in strips.items() if strip
+    ]
     return [Part("pictures", "Pictures", tag("div", *cards, class_="cards"))] if cards else []
+
+
+def _dose_strip(found: Entry, name: str, most: int | None = None) -> Html | None:
+    """The pictures of one image, or the first of them."""
+    shown = list(found["pictures"].get(name, {}).items())[:most]
+    if not shown or found.get("redact"):
+        return None
+    cells = [
+        tag(
+            "span",
+            pictures.embed_file(found["folder"] / "pictures" / Path(file).name, f"{name}: {what}"),
+            tag("small", what),
+        )
+        for what, file in shown
+    ]
+    return tag("button", *cells, class_="strip many" if len(cells) > MANY else "strip", type="button")
 
 
 KINDS: dict[str, tuple[str, str, Callable[[Entry], Drawn]]] = {

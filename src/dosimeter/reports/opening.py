@@ -66,7 +66,7 @@ def _proof(result: Result) -> Html:
 
 
 def _caption(shown: Picture, attack: str) -> list[object]:
-    name = f"read by {attack}" if shown.name == attack else shown.name
+    name = f"by {attack}" if shown.name == attack else shown.name
     return [name] if shown.ssim is None else [name, tag("br"), "SSIM ", tag("b", f"{shown.ssim:.2f}")]
 
 

@@ -83,6 +83,8 @@
   bar.className = "bar";
   bar.append(name, back, on, close);
   box.setAttribute("aria-label", "Pictures, enlarged");
+  const content = document.createElement("div");
+  box.append(bar, content);
   document.body.append(box);
   let now = null;
   const beside = (way) => {
@@ -97,7 +99,7 @@
     large.append(...[...strip.children].map((each) => each.cloneNode(true)));
     const caption = figure.querySelector("figcaption")?.cloneNode(true);
     name.textContent = figure.dataset.name || "";
-    box.replaceChildren(bar, large, ...(caption ? [caption] : []));
+    content.replaceChildren(large, ...(caption ? [caption] : []));
     back.disabled = !beside(-1);
     on.disabled = !beside(1);
     if (!box.open) box.showModal();
@@ -108,9 +110,9 @@
   close.addEventListener("click", () => box.close());
   box.addEventListener("click", (event) => { if (event.target === box) box.close(); });
   box.addEventListener("close", () => now.focus());
-  box.addEventListener("keydown", (event) => {
+  document.addEventListener("keydown", (event) => {
     const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (way) go(way);
+    if (way && box.open) go(way);
   });
   document.addEventListener("click", (event) => {
     const strip = event.target.closest("button.strip");

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dosimeter import files
 from dosimeter.auditing import Captured, Outcome, Result, Survey
 from dosimeter.progress import duration
-from dosimeter.reports import captured, charts, dosed, figures, gallery, opening, provenance, sections, survey
+from dosimeter.reports import captured, charts, dosed, evidence, figures, gallery, opening, provenance, sections, survey
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.sections import Part
 from dosimeter.reports.words import brief, count, headline, ordered
@@ -111,7 +111,7 @@ def _success(result: Result) -> Html:
     keys = [("with", "with the update"), ("hit", "with the update, read"), ("without", "without the update")]
     legend = join([tag("span", tag("i", class_=f"swatch {key}"), text, class_="key") for key, text in keys])
     lines = join(
-        [charts.legend(list(series)), tag("span", tag("i", class_="swatch blind"), figures.WITHOUT, class_="key")]
+        [charts.legend(list(series)), tag("span", tag("i", class_="swatch blind"), charts.WITHOUT, class_="key")]
     )
     words = "The share of images whose SSIM reaches a threshold, with the 95 % interval of the first attack. "
     return charts.side_by_side(
@@ -140,6 +140,15 @@ def _search(result: Result) -> Html:
         if truth:
             lines += " Dashed: the client's own step, which a search that does its work comes down to."
         drawn.append(sections.drawing(figures.curves(result.curve, truth), "Matching loss.", lines))
+    names = {kind: said.name for kind, said in evidence.KINDS.items()}
+    if cloud := figures.matches(result.records, names, result.scores.success.threshold):
+        keys = [
+            tag("span", tag("i", class_=f"swatch {said.name}"), kind, class_="key")
+            for kind, said in evidence.KINDS.items()
+            if kind and result.scores.evidence.get(kind)
+        ]
+        words = "A point an image; those on the left explain the update best. Choose one to see its pictures. "
+        drawn.append(sections.drawing(cloud, "Match and SSIM.", words, *keys))
     if solved:
         layers = {name: [each[name] for each in solved if name in each] for name in solved[0]}
         means = {name: sum(each) / len(each) for name, each in layers.items()}

@@ -1,6 +1,6 @@
 """How a page looks and what its one script does: no font, image, rule or script comes from elsewhere.
 
-The palette is told apart by people who see no red, green or blue: blue, vermilion and amber of different lightness, and
+The palette is told apart by people who see no red, green or blue: blue, red and amber of different lightness, and
 where an area means something it has a pattern or a word as well.
 """
 
@@ -18,8 +18,8 @@ PALETTE = {
     "rule": ("#dadfe5", "#2f3842"),
     "accent": ("#1b6498", "#74b8e6"),  # also what is hidden
     "pale": ("#a8cbe2", "#2f5f80"),
-    "hot": ("#b03a13", "#f2905f"),  # what is read
-    "warm": ("#865d00", "#e3b34f"),  # what cannot be told
+    "hot": ("#9f1d1f", "#f2805a"),  # what is read
+    "warm": ("#8a6500", "#eec25a"),  # what cannot be told
     "blind": ("#a7b0ba", "#5d6875"),  # what needs no update
     "s2": ("#00795a", "#3fc39a"),
     "s4": ("#87478a", "#d197d3"),
