@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY := PASSIVE
 
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: audit test setup lint types clean
+.PHONY: audit test setup lint types pictures clean
 
 # Each defense meets every attack made for it.
 DEFENSES := none noise:sigma=0.01 ppp:sigma=0.01 cvb fedkl
@@ -30,6 +30,10 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+
+# The pictures of pages in the documents, from the runs of `make audit`.
+pictures: $(VENV)/.dev
+	$(BIN)/python tests/pictures.py runs docs/pictures
 
 $(VENV)/.core: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dosimeter needs Python 3.11 or newer; name one with make PYTHON=...")'

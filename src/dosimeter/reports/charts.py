@@ -108,7 +108,7 @@ class Box(NamedTuple):
 
 def _beside(frame: Frame, x: float, y: float, name: str, taken: list[Box]) -> Html:
     """The name of a point, beside, above or below it, at the nearest place that is free."""
-    wide = 6.9 * len(name)
+    wide = 7.4 * len(name)
     places = [
         (shift, x + 10 if right else x - 10 - wide)
         for shift in (0, -15, 15, -30, 30, -45, 45)

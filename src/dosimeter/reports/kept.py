@@ -52,8 +52,8 @@ def document(title: str, about: str, drawn: Drawn, *, redact: bool = False) -> s
     said = tag(
         "div",
         tag("p", drawn.word, class_="kind") if drawn.word else None,
-        tag("h2", *opening.unbroken(drawn.said), class_="long" if len(drawn.said) > LONG else None),
-        tag("p", *opening.unbroken(drawn.lead), class_="lead") if drawn.lead not in ("", about) else None,
+        tag("h2", *sections.unbroken(drawn.said), class_="long" if len(drawn.said) > LONG else None),
+        tag("p", *sections.unbroken(drawn.lead), class_="lead") if drawn.lead not in ("", about) else None,
         tag("p", opening.LEFT_OUT, class_="banner") if redact else None,
     )
     proof = tag("div", drawn.proof, class_="wide" if drawn.wide else None) if drawn.proof else None

@@ -1,7 +1,5 @@
 """The first screen of an audit's page: the verdict, its evidence, and the picture that proves it."""
 
-import re
-
 from dosimeter.auditing import Result
 from dosimeter.auditing.verdict import Kind, Verdict, weigh
 from dosimeter.reports import evidence, gallery, sections
@@ -28,7 +26,7 @@ def opening(result: Result, *, redact: bool = False) -> Html:
         ]
     )
     told = [
-        tag("p", *unbroken(text))
+        tag("p", *sections.unbroken(text))
         for text in (
             " ".join(found.details),
             result.verdict or verdict(result),
@@ -46,8 +44,8 @@ def stated(found: Verdict, said: str) -> list[Html | None]:
     """A verdict: its kind in a word, itself in a short sentence and in a longer one, and what would settle it."""
     return [
         tag("p", WORDS[found.kind], class_="kind"),
-        tag("h2", *unbroken(said)),
-        tag("p", *unbroken(found.sentence), class_="lead") if found.sentence != said else None,
+        tag("h2", *sections.unbroken(said)),
+        tag("p", *sections.unbroken(found.sentence), class_="lead") if found.sentence != said else None,
         tag("p", "To settle it: ", tag("code", found.settles)) if found.settles else None,
     ]
 
@@ -68,9 +66,3 @@ def _proof(result: Result) -> Html:
 def _caption(shown: Picture, attack: str) -> list[object]:
     name = f"by {attack}" if shown.name == attack else shown.name
     return [name] if shown.ssim is None else [name, tag("br"), "SSIM ", tag("b", f"{shown.ssim:.2f}")]
-
-
-def unbroken(text: str) -> list[str]:
-    """A sentence in which no line ends within a percentage."""
-    pieces = re.split(r"([\d.]+(?:-[\d.]+)? %)", text)
-    return [tag("span", piece, class_="key") if k % 2 else piece for k, piece in enumerate(pieces)]

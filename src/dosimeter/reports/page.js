@@ -97,6 +97,8 @@
     const large = document.createElement("div");
     large.className = "strip";
     large.append(...[...strip.children].map((each) => each.cloneNode(true)));
+    const many = strip.children.length;
+    large.style.setProperty("--columns", many <= 5 ? many : Math.ceil(many / 2));
     const caption = figure.querySelector("figcaption")?.cloneNode(true);
     name.textContent = figure.dataset.name || "";
     content.replaceChildren(large, ...(caption ? [caption] : []));

@@ -1,5 +1,6 @@
 """The tables of a report: scores and rates, threat model, settings, how to run it again."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -241,9 +242,15 @@ def share_tile(name: str, rate: Rate, *more: str) -> Html:
     return tile(name, f"{rate.hits:,} of {rate.of:,}", interval, *more)
 
 
+def unbroken(text: str) -> list[str]:
+    """A sentence in which no line ends within a percentage."""
+    pieces = re.split(r"([\d.]+(?:-[\d.]+)? %)", text)
+    return [tag("span", piece, class_="key") if k % 2 else piece for k, piece in enumerate(pieces)]
+
+
 def tile(name: str, value: str, *notes: str) -> Html:
     """A number, large, with what is to be said of it."""
-    return tag("div", tag("dt", name), tag("dd", value, class_="big"), *(tag("dd", note) for note in notes))
+    return tag("div", tag("dt", name), tag("dd", value, class_="big"), *(tag("dd", *unbroken(note)) for note in notes))
 
 
 def table(head: Sequence[str], body: Iterable[Sequence[object]], class_: str | None = None) -> Html:

@@ -1,0 +1,64 @@
+"""The pictures of pages that stand in the documents: at both widths and in both themes, each below 200 kB.
+
+make audit pictures
+python tests/pictures.py RUNS FOLDER     of the audits in RUNS, into FOLDER
+"""
+
+import shutil
+import sys
+import tempfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from dosimeter import store
+from dosimeter.reports import write_comparison, write_page
+from dosimeter.reports.page import Beside
+
+MOST = 200_000
+"""Bytes of a picture."""
+
+
+def main(runs: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    audits = [place for name in ("none", "noise", "ppp", "cvb", "fedkl") if (place := runs / f"audit-{name}").is_dir()]
+    chosen = runs / "audit-cvb"
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as driver:
+        page, together = Path(place) / "report.html", Path(place) / "comparison.html"
+        write_page(store.read(chosen), page, beside=Beside.of(chosen))
+        write_comparison(audits, together)
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for theme in ("light", "dark"):
+            for width, height in ((380, 900), (1600, 880)):
+                for name, file in (("report", page), ("comparison", together)):
+                    with_page(browser, file, width, height, theme, folder / f"{name}-{width}-{theme}.png")
+        with_page(browser, page, 1600, 620, "light", folder / "gallery.png", at="#gallery")
+        with_page(browser, page, 1600, 560, "light", folder / "success.png", at="#success")
+        with_page(browser, page, 1600, 880, "light", folder / "zoom.png", click=".gallery figure >> nth=2 >> .strip")
+        browser.close()
+
+
+def with_page(
+    browser: Any, file: Path, width: int, height: int, theme: str, to: Path, *, at: str = "", click: str = ""
+) -> None:
+    """One picture."""
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme)
+    page.goto(file.as_uri())
+    if at:
+        page.eval_on_selector(at, "e => scrollTo(0, e.getBoundingClientRect().top + scrollY - 60)")
+    if click:
+        page.click(click)
+    page.wait_for_timeout(200)
+    shown = Image.open(BytesIO(page.screenshot())).convert("RGB")
+    page.close()
+    shown.save(to, optimize=True)
+    size = to.stat().st_size
+    if size > MOST:
+        raise SystemExit(f"{to}: expected at most {MOST:,} bytes, got {size:,}; show less of the page.")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
