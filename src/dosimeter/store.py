@@ -23,7 +23,7 @@ image that a certificate is about, where anything of it is certain. Reading exec
 import json
 import re
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import rmtree
@@ -38,6 +38,7 @@ from torch import Tensor
 
 from dosimeter import files, plain
 from dosimeter.auditing import Captured, Entry, Finding, ImageRecord, Outcome, Result, Summary, Survey, Trial
+from dosimeter.auditing.dosed import Dosed
 from dosimeter.errors import DataError
 from dosimeter.files import reason
 from dosimeter.types import Curve, ThreatModel, Victims
@@ -186,7 +187,14 @@ def _result(run: Run, folder: Path) -> Result:
         assert not isinstance(inner, Captured | Survey)
         panel.append(Trial(**told, result=inner, refused=row.get("refused", "")))
     found = _judged(run, plain.read(Summary, document["scores"], "scores"))
-    return replace(found, panel=tuple(panel), verdict=document.get("verdict", ""))
+    dosed = None if "dose" not in document else _dosed(document["dose"])
+    return replace(found, panel=tuple(panel), verdict=document.get("verdict", ""), dosed=dosed)
+
+
+def _dosed(told: dict[str, Any]) -> Dosed:
+    """Without what is said of it, which follows from the rest."""
+    found: Dosed = plain.read(Dosed, {each.name: told[each.name] for each in fields(Dosed)}, "dose")
+    return found
 
 
 def _captured(run: Run) -> Captured:

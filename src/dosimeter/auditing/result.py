@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dosimeter import plain, types
 from dosimeter.auditing.captured.weighing import weigh_captured
+from dosimeter.auditing.dosed import Dosed
 from dosimeter.auditing.records import COMPLETE, Finding, ImageRecord, Summary
 from dosimeter.auditing.verdict import weigh
 from dosimeter.metrics import Rate
@@ -63,6 +64,7 @@ class Result(Found):
     read_as: Tensor | None = None  # (V, B, C, H, W) what an attack read before it undid what a defense did to images
     panel: tuple["Trial", ...] = ()  # all attacks that were tried, where there were several; `seconds` are those of all
     verdict: str = ""  # what they say together
+    dosed: Dosed | None = None  # what the updates tell by their dose, where it was measured
 
     @property
     def originals(self) -> Tensor:
@@ -95,6 +97,7 @@ class Result(Found):
         claims = {each.name: {"hits": each.rate.hits, "of": each.rate.of, "p": each.p} for each in found.claims}
         conclusion = {"kind": found.kind.value, "sentence": found.sentence, "details": list(found.details)}
         told = {"conclusion": conclusion | {"claims": claims}} | (told if self.panel else {})
+        told |= {} if self.dosed is None else {"dose": self.dosed.document()}
         # A name is that of all images of a batch, so it stands once.
         return self._document(scores=plain.of(self.scores), ids=list(self.victims.ids), **told)
 

@@ -2,7 +2,8 @@
 
 What an attack reaches is held against what it reaches without the update, claim by claim, each by an exact test; with
 several claims and several attacks each has its share of `ALPHA`. That nothing was shown counts only where the search
-did its work: every image was hidden from every attack that fits, and the attack itself works here.
+did its work: every image was hidden from every attack that fits, the attack itself works here, and the dose of the
+updates, where it was measured, does not say that far more could be read.
 """
 
 import re
@@ -72,6 +73,7 @@ def weigh(result: "Result | Pooled") -> Verdict:
     level = ALPHA / max(1, sum(len(list(_claims(found, 1.0))) for _, found in attacks))
     claims = [(name, claim) for name, found in attacks for claim in (*_claims(found, level), *found.alone)]
     flat, doubt = tuple(claim for _, claim in claims), _doubt(result, [found for _, found in attacks])
+    dosed = "" if result.dosed is None else f" {result.dosed.sentence}"
     leaking = sorted(
         ((name, claim) for name, claim in claims if claim.leaks),
         key=lambda each: (ORDER.index(each[1].name), -each[1].rate.rate),
@@ -81,14 +83,15 @@ def weigh(result: "Result | Pooled") -> Verdict:
         first = {claim.name: said for (_, claim), said in reversed(list(zip(leaking, words, strict=True)))}
         details = [f"Also, {said}." for said in reversed(first.values()) if said != words[0]]
         details.append(result.most_exposed)
-        return Verdict(Kind.LEAKS, f"The updates leak: {words[0]}.", flat, doubt, tuple(details))
+        return Verdict(Kind.LEAKS, f"The updates leak: {words[0]}.{dosed}", flat, doubt, tuple(details))
     if doubt:
-        return Verdict(
-            Kind.INCONCLUSIVE, f"The audit cannot tell: {doubt}.", flat, doubt, settles=_settles(result, attacks)
-        )
+        # A doubt that is the dose's own says already what the dose does.
+        more = "" if result.dosed is not None and doubt == result.dosed.doubt else dosed
+        said = f"The audit cannot tell: {doubt}.{more}"
+        return Verdict(Kind.INCONCLUSIVE, said, flat, doubt, settles=_settles(result, attacks))
     seen = f"by {len(attacks)} attacks" if len(attacks) > 1 else f"by {attacks[0][0]}"
     images = len(result.records)
-    words_ = f"No leak was shown {seen}; what was found explains the updates of all {images:,} images."
+    words_ = f"No leak was shown {seen}; what was found explains the updates of all {images:,} images.{dosed}"
     share = 1 - (1 - CAUGHT) ** (1 / images)
     caught = (
         f"Had these attacks read {share:.1%} of such images or more, {CAUGHT:.0%} of audits like this one would have "
@@ -191,7 +194,7 @@ def _doubt(result: "Result | Pooled", attacks: Sequence["Result | Pooled"]) -> s
             "no attack fits these updates, since noise breaks its equations or its generator has no such images; use a "
             "search among all images (--attack ig)"
         )
-    return ""
+    return "" if result.dosed is None else result.dosed.doubt
 
 
 def _longer(attacks: Sequence["Result | Pooled"]) -> str:

@@ -13,6 +13,7 @@ from dosimeter.attacks import AverageRounds, Steps
 from dosimeter.auditing import (
     AUTO,
     Audit,
+    Result,
     Updates,
     auto,
     estimate,
@@ -32,7 +33,7 @@ from dosimeter.cli.panel import run_panel
 from dosimeter.cli.parts import attack_of, pick, planned, resources_of, scoring_of, taking, told, written
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
-from dosimeter.reports import pipelines, write_pages
+from dosimeter.reports import pipelines
 from dosimeter.task import Task, load_task
 
 ALONE = ("rounds", "guess_local_steps", "guess_local_lr", "average_orders", "explain")
@@ -62,11 +63,15 @@ def run(asked: options.Audit) -> None:
     made, numbered = made_by(audit, steps=steps) if steps else "", asked.out is None
     with reserve(chosen, overwrite=asked.overwrite, numbered=numbered, goes_on=made) as (place, folder):
         write_config(place)
-        result = run_panel(audit, place, steps=steps, made=made) if steps else written(place, lambda: perform(audit))
+
+        def beside(result: Result) -> Result:
+            return beside_attacks(asked, task, audit, result, place) if asked.dose else result
+
+        if steps:
+            result = run_panel(audit, place, steps=steps, made=made, beside=beside)
+        else:
+            result = written(place, lambda: beside(perform(audit)))
     result = told(result, folder, as_json=asked.json)
-    if asked.dose:
-        beside_attacks(asked, task, audit, result, folder)
-        write_pages(result, folder)  # which shows it
     if asked.explain and not asked.json:
         out.print(_tensors(audit))
     if result.status == "interrupted":

@@ -1,6 +1,7 @@
 """`dosimeter dose`: how much of each private image its update determines, without running any attack."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import log10
 from pathlib import Path
 from statistics import mean
@@ -14,10 +15,10 @@ from dosimeter import checks, data, files, spec, store
 from dosimeter.auditing import Audit, Resources, Result, Updates, part
 from dosimeter.cli import options
 from dosimeter.cli.config import write_config
-from dosimeter.cli.console import out
+from dosimeter.cli.console import err, out
 from dosimeter.cli.parts import finish, pick, place, planned
 from dosimeter.doses import Doses, ImageDose, Images, Level, White, beside, dose, over_noise, plan_of, wanted_of
-from dosimeter.errors import SettingError, unknown
+from dosimeter.errors import DosimeterError, SettingError, unknown
 from dosimeter.rng import numpy_stream
 from dosimeter.task import Task, load_task
 from dosimeter.types import Victims
@@ -87,23 +88,24 @@ def public(dataset: data.Dataset, victims: Victims, split: str, seed: int, many:
     return Images(images=dataset.images("train", places))
 
 
-def beside_attacks(asked: options.Audit, task: Task, audit: Audit, result: Result, folder: Path) -> None:
-    """Measure the dose of an audit's victims, keep it in the run folder and say how attacks stand to it."""
+def beside_attacks(asked: options.Audit, task: Task, audit: Audit, result: Result, folder: Path) -> Result:
+    """The result of an audit with the dose of its victims, which is kept in the run folder; without one if refused."""
     victims = audit.victims
     assert victims is not None
-    found = dose(
-        task.model, victims, defense=audit.defense, server=audit.server, loss=audit.loss, step=audit.step,
-        prior=public(task.dataset, victims, asked.split, asked.seed), seed=audit.seed, updates=audit.updates,
-        resources=audit.resources, tensors="none", pictures=0,
-    )  # fmt: skip
+    try:
+        found = dose(
+            task.model, victims, defense=audit.defense, server=audit.server, loss=audit.loss, step=audit.step,
+            prior=public(task.dataset, victims, asked.split, asked.seed), seed=audit.seed, updates=audit.updates,
+            resources=audit.resources, tensors="none", pictures=0,
+        )  # fmt: skip
+    except DosimeterError as reason:  # what was attacked is not to be lost by it
+        err.print(escape(f"No dose: {reason}"), highlight=False, soft_wrap=True)
+        return result
     against = beside(found, result)
     document = {"command": "audit"} | found.document()
-    if against is not None:
-        document["attacks"] = against._asdict() | {"pairs": [pair._asdict() for pair in against.pairs]}
+    document |= {} if against is None else {"attacks": against.document()}
     files.replace_json(folder / "dose.json", document)
-    if not asked.json:
-        said = found.sentence() if against is None else against.sentence
-        out.print(escape(f"dose    {said}"), highlight=False, soft_wrap=True)
+    return replace(result, dosed=against)
 
 
 def dose_of(audit: Audit) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A panel of attacks on the command line: each is kept when it is done, and one that was stopped goes on."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,20 @@ from dosimeter.auditing.records import INTERRUPTED
 from dosimeter.cli.console import command, err
 
 
-def run_panel(audit: Audit, place: Path, *, steps: Steps, made: str) -> Result | None:
-    """All attacks of the defense's panel, written below the strongest one's; None where none had anything to keep."""
+def run_panel(
+    audit: Audit, place: Path, *, steps: Steps, made: str, beside: Callable[[Result], Result] | None = None
+) -> Result | None:
+    """All attacks of the defense's panel, written below the strongest one's; None where none had anything to keep.
+
+    Args:
+        beside: what is measured beside the attacks once all are done.
+    """
     kept, trials = store.finished(place, Result), list[Trial]()
 
     def whole(status: str) -> Result:
         result = conclude(trials)
         result = replace(result, command=command(), made=made, status=result.status if status == "" else status)
+        result = beside(result) if beside and not status else result
         store.write_run(result, place)
         return result
 

@@ -14,14 +14,13 @@ free         the same by products alone, for large models
 plan         the dose over noise, and the smallest noise that is enough
 """
 
-from dosimeter.doses.beside import Beside, beside
+from dosimeter.doses.beside import beside
 from dosimeter.doses.measure import dose
 from dosimeter.doses.plan import Level, over_noise, plan_of, wanted_of
 from dosimeter.doses.priors import Images, White
 from dosimeter.doses.result import Doses, ImageDose, SecretDose, TensorDose
 
 __all__ = [
-    "Beside",
     "Doses",
     "ImageDose",
     "Images",

@@ -91,6 +91,7 @@ class Pooled(NamedTuple):
     command: str
     alone: tuple[Claim, ...]  # what updates show without the truth
     panel: tuple[()] = ()
+    dosed: None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
