@@ -17,7 +17,20 @@ from dosimeter.cli import options
 from dosimeter.cli.config import write_config
 from dosimeter.cli.console import err, out
 from dosimeter.cli.parts import finish, pick, place, planned
-from dosimeter.doses import Doses, ImageDose, Images, Level, White, beside, dose, over_noise, plan_of, wanted_of
+from dosimeter.doses import (
+    Aggregation,
+    Doses,
+    ImageDose,
+    Images,
+    Level,
+    White,
+    beside,
+    dose,
+    over_noise,
+    plan_of,
+    wanted_of,
+)
+from dosimeter.doses.aggregation import UPDATES, Picture
 from dosimeter.errors import DosimeterError, SettingError, unknown
 from dosimeter.rng import numpy_stream
 from dosimeter.task import Task, load_task
@@ -33,7 +46,8 @@ def run(asked: options.Dose) -> None:
         if given not in known:
             raise SettingError(unknown(what, given, known))
     checks.positive("A dose", "a --budget in GiB", asked.budget)
-    share = None if asked.plan is None else wanted_of(asked.plan)
+    wanted = None if asked.plan is None else wanted_of(asked.plan)
+    others = spec.make("others", asked.others, OTHERS)
     parts = {kind: part(kind, getattr(asked, kind)) for kind in ("defense", "step", "server", "loss")}
     task = load_task(
         asked.model, asked.data, seed=asked.seed, size=asked.size, channels=asked.channels, weights=asked.weights
@@ -49,12 +63,14 @@ def run(asked: options.Dose) -> None:
         "updates": Updates(batch_norm=asked.batch_norm.value, rounds=asked.rounds),
         "resources": Resources(dtype=torch.float64, budget=max(1, round(asked.budget * 2**30))),
     }
+    if asked.clients > 1 or (wanted is not None and wanted.by == "clients"):
+        how["aggregation"] = _aggregation(asked, task.dataset, victims, *others)
     if asked.noise is not None:
         levels = over_noise(task.model, victims, levels=spec.several("--noise", asked.noise, float), **how)
         _write_levels(asked, folder, levels, task.names)
         return
-    if share is not None:
-        found = plan_of(task.model, victims, share=share, **how)
+    if wanted is not None:
+        found = plan_of(task.model, victims, share=wanted.share, by=wanted.by, **how)
     else:
         found = dose(task.model, victims, tensors=asked.tensors, **how)  # type: ignore[arg-type]
     write_config(folder)
@@ -68,6 +84,7 @@ def _what(task: Task, victims: Victims, asked: options.Dose) -> dict[str, str]:
         "victims": f"{len(victims.ids)} updates of {victims.batch} image(s)",
         "defense": asked.defense,
         "step": asked.step,
+        "clients": str(asked.clients) + ("" if asked.clients == 1 else f", of the others {asked.others}"),
         "prior": asked.prior,
         "unknowns": f"{victims.images[0].numel():,} pixels an update, and what is drawn inside the model",
     }
@@ -80,12 +97,39 @@ def _prior(asked: options.Dose, dataset: data.Dataset, victims: Victims) -> Whit
     return public(dataset, victims, asked.split, asked.seed, asked.public)
 
 
+def _images() -> tuple[Picture, int]:
+    return "images", UPDATES
+
+
+def _noise(*, updates: int = UPDATES) -> tuple[Picture, int]:
+    checks.count("The others", "public updates", updates, least=2)
+    return "noise", updates
+
+
+OTHERS = {"images": _images, "noise": _noise}
+
+
+def _aggregation(
+    asked: options.Dose, dataset: data.Dataset, victims: Victims, picture: Picture, updates: int
+) -> Aggregation:
+    """All clients, of which the others hold images of the train split that are no victims."""
+    places = _public(dataset, victims, asked.split, asked.seed)[: max(updates, asked.clients) * asked.batch]
+    labels = torch.as_tensor(dataset.labels("train")[places])
+    return Aggregation(
+        clients=asked.clients, images=dataset.images("train", places), labels=labels, others=picture, updates=updates
+    )
+
+
 def public(dataset: data.Dataset, victims: Victims, split: str, seed: int, many: int = 12_000) -> Images:
     """The prior of so many images of the train split that are no victims."""
+    return Images(images=dataset.images("train", _public(dataset, victims, split, seed)[:many]))
+
+
+def _public(dataset: data.Dataset, victims: Victims, split: str, seed: int) -> list[int]:
+    """Places of the train split that are no victims, in an order that was drawn."""
     order = numpy_stream(seed, "public").permutation(dataset.count("train"))
     taken = set(victims.indices.flatten().tolist()) if split == "train" else set()
-    places = [at for at in order.tolist() if at not in taken][:many]
-    return Images(images=dataset.images("train", places))
+    return [at for at in order.tolist() if at not in taken]
 
 
 def beside_attacks(asked: options.Audit, task: Task, audit: Audit, result: Result, folder: Path) -> Result:

@@ -235,13 +235,21 @@ class Dose(Planned, Victims, Task):
     step: str = _of(_how("What clients send: gradient, local:steps=5,lr=1e-4 (FedAvg), clipped:bound=1."), "gradient")
     server: str = _of(_how("A server that changes the model."), "honest")
     rounds: int = _of(_whom("Updates of the same batch that the server sees; their information adds up."), 1)
+    clients: int = _of(_whom("Clients whose mean alone the server sees (secure aggregation).", min=1), 1)
+    others: str = _of(
+        _how(
+            "What other clients hold: images (unknown too), or noise:updates=1000 (covariance of public updates)."
+        ),
+        "images",
+    )
     prior: str = _of(
         _how("What is known of images: images (covariance of public ones, those of the train split), white or none."),
         "images",
     )
     public: int = _of(_how("How many public images the prior is made of.", min=20), 12_000)
     plan: str | None = _of(
-        _how("share=0.05: the smallest noise at which no image has that share of its dimensions determined."), None
+        _how("share=0.05: the smallest noise, or by=clients their number, that leaves no image as much determined."),
+        None,
     )
     noise: str | None = _of(_how("Draw the dose over these strengths of Gaussian noise: 1e-4+1e-2+1."), None)
     tensors: str = _of(_output("What each tensor tells, of the worst image, of all or of none."), "worst")

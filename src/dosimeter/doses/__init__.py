@@ -8,12 +8,14 @@ algebra      elimination, determined directions, bits, posterior
 updates      what one client's update tells of its images; case: what is the same for all
 figures      of one image; pictures: the same to look at
 measure      one dose; result: what it is
+aggregation  a mean over clients: the others' images as unknowns, or their updates as noise (others)
 beside       predicted against reached by attacks
 bounds       what clipping and noise alone bound, for DP-SGD
 free         the same by products alone, for large models
 plan         the dose over noise, and the smallest noise that is enough
 """
 
+from dosimeter.doses.aggregation import Aggregation
 from dosimeter.doses.beside import beside
 from dosimeter.doses.measure import dose
 from dosimeter.doses.plan import Level, over_noise, plan_of, wanted_of
@@ -21,6 +23,7 @@ from dosimeter.doses.priors import Images, White
 from dosimeter.doses.result import Doses, ImageDose, SecretDose, TensorDose
 
 __all__ = [
+    "Aggregation",
     "Doses",
     "ImageDose",
     "Images",

@@ -51,11 +51,15 @@ def blow_up(kappa: float, sigma: float, updates: int = 1) -> float:
     return float(torch.special.ndtr(at))
 
 
-def bounds_of(facts: Facts, batch: int, updates: int = 1) -> tuple[Bound, ...]:
-    """What is known of a channel that clips and then adds Gaussian noise to all; nothing of any other."""
+def bounds_of(facts: Facts, batch: int, updates: int = 1, clients: int = 1) -> tuple[Bound, ...]:
+    """What is known of a channel that clips and then adds Gaussian noise to all; nothing of any other.
+
+    Of clients whose sum alone is seen each adds its own noise.
+    """
     sigma = multiplier(facts, batch)
     if sigma is None:
         return ()
+    sigma *= math.sqrt(clients)
     means = f"the chance to tell an image from {round(1 / KAPPA) - 1} others that are as likely before"
     informed = "a reader that knows all else: the other images, the model and the candidates"
     return (

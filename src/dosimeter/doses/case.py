@@ -13,6 +13,7 @@ from dosimeter.auditing.observe import like
 from dosimeter.auditing.panel.channels import channel_of
 from dosimeter.auditing.setting import Audit, Resources, Updates, part
 from dosimeter.channel import Channel, Clip, Draws, Facts, Transforms
+from dosimeter.doses.aggregation import Aggregation, Public, check, public_updates, stepped
 from dosimeter.doses.priors import Known, Prior, White
 from dosimeter.errors import DataError, SettingError
 from dosimeter.types import Victims
@@ -28,6 +29,17 @@ class Case:
     prior: Known | None
     white: Known
     updates: Updates
+    aggregation: Aggregation | None = None  # where the server sees a mean over clients
+    public: Public | None = None  # whose updates stand for those of the others
+
+    @property
+    def clients(self) -> int:
+        """Whose mean the server sees."""
+        return 1 if self.aggregation is None else self.aggregation.clients
+
+    def gathered(self, victims: Victims) -> Victims:
+        """Victims with all images that are unknown: those of other clients too, where these are."""
+        return victims if self.aggregation is None else self.aggregation.gathered(victims)
 
     @property
     def known(self) -> Known:
@@ -47,6 +59,7 @@ def case_of(
     seed: int = 0,
     updates: Updates = Updates(),
     resources: Resources = Resources(),
+    aggregation: Aggregation | None = None,
 ) -> Case:
     """All parts, checked before any work."""
     low, high = float(victims.images.min()), float(victims.images.max())
@@ -71,15 +84,30 @@ def case_of(
     step, target = client.target.step, client.target
     _check(client)
     channel = channel_of(audit.defense, target, like(victims.labels[0], target), seed)
-    stated = channel.facts
+    stated, joint = channel.facts, aggregation is not None and aggregation.joint
     if isinstance(step, clients.ClippedGradient):
         # Of one image the clipping is algebra; of several the step itself is differentiated.
-        channel = _with_clip(channel, () if victims.batch > 1 else (Clip(step.bound),))
-        client = client if victims.batch > 1 else replace(client, target=replace(target, step=None))
+        several = victims.batch > 1 or joint
+        channel = _with_clip(channel, () if several else (Clip(step.bound),))
+        client = client if several else replace(client, target=replace(target, step=None))
     size = victims.images[0, 0].numel()
     known = None if prior is None else prior.known(size)
     white = White().known(size)
-    return Case(client, channel, stated, known, white, updates)
+    case = Case(client, channel, stated, known, white, updates)
+    return case if aggregation is None or aggregation.clients == 1 else _aggregated(case, victims, aggregation)
+
+
+def _aggregated(case: Case, victims: Victims, aggregation: Aggregation) -> Case:
+    """The same as one of several clients."""
+    check(case.channel, aggregation)
+    case = replace(case, aggregation=aggregation)
+    client, target = case.client, case.client.target
+    if not aggregation.joint:
+        return replace(case, public=public_updates(client, case.channel, aggregation, victims.batch))
+    whole = case.gathered(victims)
+    stream = rng.stream(client.seed, "secrets", victims.ids[0])
+    drawn = clients.scoped_draws(target, client.defense, whole.batch, stream, "image")
+    return replace(case, client=replace(client, target=stepped(target, aggregation.clients, whole, drawn)))
 
 
 def _with_clip(channel: Channel, clip: tuple[Clip, ...]) -> Channel:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dosimeter.channel import Channel, Clip, Draws, Hides, Mask, Noise, Rounding, Transforms, words
 from dosimeter.doses.information import Part
+from dosimeter.doses.others import Bent, Others
 from dosimeter.errors import SettingError
 from dosimeter.types import Gradient
 
@@ -30,6 +31,7 @@ class Seen:
     plain: frozenset[str]  # tensors that have no noise but the rounding of float32
     notes: tuple[str, ...] = ()
     louder: float = 1.0  # how many times their deviation those tensors have, for float64 to resolve it
+    others: Others | None = None  # updates of other clients that it was added to, as noise
 
 
 def seen(channel: Channel, gradient: Gradient, *, batch: int) -> Seen:
@@ -89,6 +91,17 @@ def _refuse_if(wrong: bool, fact: Clip | Hides | Mask | Transforms, why: str) ->
         )
 
 
+def mean_of(how: Seen, clients: int) -> Seen:
+    """The mean of so many clients' updates, each with its own noise; what has none is rounded once, as a mean."""
+    quieter = {name: v if name in how.plain else v / clients for name, v in how.variance.items()}
+    return replace(how, variance=quieter)
+
+
+def among(how: Seen, others: Others, clients: int) -> Seen:
+    """The sum of so many clients' updates, those of the others being noise beside what every one of them adds."""
+    return replace(how, variance={name: v * clients for name, v in how.variance.items()}, others=others)
+
+
 def resolved(how: Seen, times: float) -> Seen:
     """The same with so many times the variance on tensors that have no noise of their own, or on all if all have."""
     louder = {name: v * times if name in how.plain or not how.plain else v for name, v in how.variance.items()}
@@ -122,6 +135,7 @@ def joined(parts: Mapping[str, Part], how: Seen, only: Collection[str] | None = 
     total = torch.zeros_like(like)
     square = sum(part.square for part in parts.values())
     pull = sum((part.pull for part in parts.values()), torch.zeros_like(like[0]))
+    bent: dict[str, Bent] = {}
     for name in names:
         part, weight = parts[name], how.share[name] / how.variance[name]
         scale, along, inside, own = _clipped(how.clip, part, square, pull)
@@ -129,7 +143,9 @@ def joined(parts: Mapping[str, Part], how: Seen, only: Collection[str] | None = 
         if scale < 1:
             cross = torch.outer(own, along)
             total.add_(inside * torch.outer(along, along) - cross - cross.T, alpha=weight * scale**2)
-    return total
+        together = part.square if how.clip is not None and how.clip.of == "tensor" else square
+        bent[name] = Bent(weight, scale, along, math.sqrt(max(together, 1e-300)))
+    return total if how.others is None or not bent else total - how.others.hides(bent)
 
 
 def _clipped(clip: Clip | None, part: Part, square: float, pull: Tensor) -> tuple[float, Tensor, float, Tensor]:

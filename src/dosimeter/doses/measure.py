@@ -23,6 +23,7 @@ from dosimeter import engine
 from dosimeter.auditing.setting import Resources, Updates
 from dosimeter.defenses import Defense
 from dosimeter.doses import channels
+from dosimeter.doses.aggregation import Aggregation
 from dosimeter.doses.bounds import bounds_of
 from dosimeter.doses.case import Case, case_of
 from dosimeter.doses.figures import estimated_of, image_of, tensors_of
@@ -30,6 +31,7 @@ from dosimeter.doses.information import needs
 from dosimeter.doses.priors import WHITE, Prior
 from dosimeter.doses.result import Doses, ImageDose
 from dosimeter.doses.updates import first_network, measured_update
+from dosimeter.errors import SettingError
 from dosimeter.progress import bar
 from dosimeter.servers import Tamper
 from dosimeter.types import Loss, Step, Victims
@@ -51,6 +53,7 @@ def dose(
     resources: Resources = Resources(dtype=torch.float64),
     tensors: Which = "worst",
     pictures: int = 8,
+    aggregation: Aggregation | None = None,
 ) -> Doses:
     """How much of every private image its update determines, without any attack.
 
@@ -62,12 +65,13 @@ def dose(
             is done in float64 on the CPU in any case.
         tensors: of which images to say what each tensor of the update determines alone and what is left without it.
         pictures: of how many images to make pictures.
+        aggregation: where the server sees the mean of several clients' updates alone; of the victim's images.
     """
     case = case_of(
         model, victims, defense=defense, server=server, loss=loss, step=step, prior=prior, seed=seed, updates=updates,
-        resources=resources,
+        resources=resources, aggregation=aggregation,
     )  # fmt: skip
-    size = needs(first_network(case, victims, 0))
+    size = needs(first_network(case, case.gathered(victims), 0))
     exact = size <= resources.budget
     workers = min(resources.workers or torch.get_num_threads(), max(1, resources.budget // size), len(victims.ids))
     done = count(1)
@@ -91,8 +95,8 @@ def dose(
     drawn = {name: shown for some in ready for name, shown in some.pictures.items()}
     doses = Doses(
         images=tuple(found), prior="none" if case.prior is None else case.prior.name, channel=case.channel.words(),
-        noise=min(how.variance.values()) ** 0.5, rounded=_times(how), notes=_notes(how, case), exact=exact,
-        bounds=bounds_of(case.stated, victims.batch, updates.rounds),
+        noise=min(how.variance.values()) ** 0.5, rounded=_times(how), notes=_notes(how, case, victims), exact=exact,
+        bounds=bounds_of(case.stated, victims.batch, updates.rounds, case.clients),
         settings=_settings(case, victims), pictures=drawn,
     )  # fmt: skip
     return _with_tensors(doses, case, victims) if tensors == "worst" and exact else doses
@@ -109,10 +113,11 @@ class _Done(NamedTuple):
 def _measured(case: Case, victims: Victims, v: int, *, show: bool, tensors: bool) -> _Done:
     """By matrices."""
     began = time.perf_counter()
-    update = measured_update(case, victims, v)
+    whole = case.gathered(victims)
+    update = measured_update(case, whole, v)
     images, drawn = list[ImageDose](), dict[str, dict[str, Tensor]]()
     for b in range(victims.batch):
-        each, shown = image_of(case, update, victims, v, b, show=show, tensors=tensors)
+        each, shown = image_of(case, update, whole, v, b, show=show, tensors=tensors)
         images.append(each._replace(seconds=round((time.perf_counter() - began) / victims.batch, 3)))
         drawn |= {f"{each.id}/{b}": shown} if shown else {}
     return _Done(images, drawn, update.how)
@@ -121,6 +126,11 @@ def _measured(case: Case, victims: Victims, v: int, *, show: bool, tensors: bool
 def _guessed(case: Case, victims: Victims, v: int) -> _Done:
     """By products."""
     began = time.perf_counter()
+    if case.clients > 1:
+        raise SettingError(
+            "The dose of one client among several is made by matrices, which do not fit; allow more memory (--budget), "
+            "fewer clients (--clients), or leave the aggregation out."
+        )
     each, how = estimated_of(case, victims, v)
     return _Done([each._replace(seconds=round(time.perf_counter() - began, 3))], {}, how)
 
@@ -129,8 +139,9 @@ def _with_tensors(doses: Doses, case: Case, victims: Victims) -> Doses:
     """The most exposed image with what each tensor tells of it."""
     worst = doses.worst
     v = victims.ids.index(worst.id)
-    update = measured_update(replace(case, updates=replace(case.updates, rounds=1)), victims, v)
-    told = worst._replace(tensors=tensors_of(case, update, victims.batch, worst.place))
+    whole = case.gathered(victims)
+    update = measured_update(replace(case, updates=replace(case.updates, rounds=1)), whole, v)
+    told = worst._replace(tensors=tensors_of(case, update, whole.batch, worst.place))
     return replace(doses, images=tuple(told if each is worst else each for each in doses.images))
 
 
@@ -139,8 +150,8 @@ def _times(how: channels.Seen) -> float | None:
     return how.louder if how.plain else None
 
 
-def _notes(how: channels.Seen, case: Case) -> tuple[str, ...]:
-    notes = list(how.notes)
+def _notes(how: channels.Seen, case: Case, victims: Victims) -> tuple[str, ...]:
+    notes = [*how.notes, *(case.aggregation.words(victims.batch) if case.aggregation else ())]
     if how.plain:
         which = "no tensor has" if len(how.plain) == len(how.variance) else f"{len(how.plain)} tensors have no"
         notes.append(f"{which} noise of its own; rounding counts, {how.louder:.3g} times that of float32")
@@ -160,6 +171,8 @@ def _settings(case: Case, victims: Victims) -> dict[str, Any]:
         "step": "gradient" if target.step is None else repr(target.step),
         "batch": victims.batch,
         "rounds": case.updates.rounds,
+        "clients": case.clients,
+        "others": None if case.aggregation is None else case.aggregation.others,
         "seed": case.client.seed,
         "threshold": "a deviation of 0.25" if case.prior is None else "half of the prior's variance",
     }

@@ -1,5 +1,6 @@
 """One client's update: the network at the truth, what each tensor tells, and what all of it tells of the images."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from dosimeter import clients, rng
 from dosimeter.auditing.observe import like
 from dosimeter.doses import algebra, channels
+from dosimeter.doses.aggregation import others_of
 from dosimeter.doses.case import Case
 from dosimeter.doses.information import Part, information
 from dosimeter.doses.priors import STD
@@ -35,13 +37,7 @@ def measured_update(case: Case, victims: Victims, v: int) -> Update:
     total: Tensor | None = None
     for at in range(case.updates.rounds):
         network, parts, how = determining(case, victims, v, at)
-        matrix = channels.joined(parts, how)
-        scale = torch.ones(len(matrix), dtype=matrix.dtype)
-        scale[network.layout.spans[IMAGES]] = STD
-        peak = algebra.largest(scale[:, None] * matrix * scale)
-        if peak > LIMIT:
-            how = channels.resolved(how, peak / LIMIT)
-            matrix = channels.joined(parts, how)
+        how, matrix = resolvable(network, parts, how)
         secrets = secrets_of(case, network, matrix, victims.batch) if first is None else {}
         kept = measured(network, matrix, lasting(case, network))
         total = kept if total is None else total + kept
@@ -51,6 +47,20 @@ def measured_update(case: Case, victims: Victims, v: int) -> Update:
     images = torch.arange(first.network.point[IMAGES].numel())  # which come first
     left = algebra.eliminated(total, images, torch.ones(len(total) - len(images), dtype=total.dtype))
     return first._replace(matrix=left)
+
+
+def resolvable(network: Network, parts: dict[str, Part], how: channels.Seen) -> tuple[channels.Seen, Tensor]:
+    """How an update is seen, with as much noise as float64 can resolve where there is none, and its information."""
+    # What other clients hide is a difference, of which all that it is taken from has to be resolved.
+    bare = matrix = channels.joined(parts, replace(how, others=None))
+    scale = torch.ones(len(matrix), dtype=matrix.dtype)
+    scale[network.layout.spans[IMAGES]] = STD
+    peak = algebra.largest(scale[:, None] * bare * scale)
+    if peak > LIMIT:
+        how = channels.resolved(how, peak / LIMIT)
+    if peak > LIMIT or how.others is not None:
+        matrix = channels.joined(parts, how)
+    return how, matrix
 
 
 def lasting(case: Case, network: Network) -> tuple[str, ...]:
@@ -64,6 +74,11 @@ def determining(case: Case, victims: Victims, v: int, at: int = 0) -> tuple[Netw
     fixed = clients.client_draws(case.client.target, case.client.defense, _stream(case, victims, v, "client"))
     network = _network(case, victims, v, at, fixed)
     how = channels.seen(case.channel, network.gradient, batch=victims.batch)
+    if case.public is not None:
+        others = others_of(network, case.public, how.kept, case.clients)
+        how = channels.among(how, others, case.clients)
+    elif case.clients > 1:
+        how = channels.mean_of(how, case.clients)
     return network, information(network, how.kept), how
 
 
