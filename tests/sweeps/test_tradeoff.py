@@ -186,3 +186,25 @@ def test_what_is_calibrated_and_compared_is_the_same_trials(here: Path) -> None:
         assert (audit, training.kind) == (tried, "training")
         (again,) = run_all([replace(compared, trained=True).audit("noise:sigma=0.0003")], store)
         assert again.uses == training.digest  # which is not trained again
+
+
+@pytest.mark.parametrize("start", [1e-5, 1e-4, 2e-3, 0.1, 1.0, 50.0])
+@pytest.mark.parametrize("limit", [1e-4, 3e-3, 0.3, 1.0, 2.0])
+def test_where_a_calibration_begins_changes_nothing_but_how_long_it_takes(start: float, limit: float) -> None:
+    def reads(defense: str) -> dict[str, Any]:
+        return {"rate": 0.0 if spec.joined("defense", defense, defenses.BY_NAME).sigma >= limit else 0.5}
+
+    plain = calibrate(reads, NOISE, allowed=0.0)
+    found = calibrate(reads, NOISE, allowed=0.0, start=start)
+    assert found.weakest == plain.weakest
+    values = [tried.value for tried in found.tried]
+    assert len(values) == len(set(values))
+    assert {tried.value for tried in found.tried if tried.stopped} >= {found.weakest} - {None}
+    grid = strength_of(defenses.GaussianNoise()).grid
+    right = next((value for value in grid if value >= start), grid[-1])
+    if right == found.weakest:
+        assert len(values) <= 2  # it, and the next weaker one
+
+
+def test_a_calibration_of_fewer_bits_begins_at_a_strength_no_weaker() -> None:
+    assert [strength_of(defenses.Quantisation()).nearest(bits) for bits in (20, 8, 7, 1)] == [0, 3, 4, 8]

@@ -237,9 +237,7 @@ class Dose(Planned, Victims, Task):
     rounds: int = _of(_whom("Updates of the same batch that the server sees; their information adds up."), 1)
     clients: int = _of(_whom("Clients whose mean alone the server sees (secure aggregation).", min=1), 1)
     others: str = _of(
-        _how(
-            "What other clients hold: images (unknown too), or noise:updates=1000 (covariance of public updates)."
-        ),
+        _how("What other clients hold: images (unknown too), or noise:updates=1000 (covariance of public updates)."),
         "images",
     )
     prior: str = _of(
@@ -327,6 +325,7 @@ class Calibrate(Tradeoff):
     defense: str = _of(DEFENSE)
     allow: float = _of(_how("Share of images that may be read."), 0.0)
     vary: str | None = _of(_how("The setting to turn up; the defense's usual one otherwise."), None)
+    plan: str = _of(_how("Begin with noise that leaves this share determined by the dose, or none."), "share=0.05")
 
 
 @dataclass(frozen=True, kw_only=True)

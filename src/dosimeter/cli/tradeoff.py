@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.table import Table
 
 from dosimeter import spec
 from dosimeter.attacks import AUTO, presets
-from dosimeter.auditing import estimate, part
+from dosimeter.auditing import Audit, estimate, part
 from dosimeter.auditing.evidence import tally
 from dosimeter.auditing.verdict import Kind
 from dosimeter.cli import options
@@ -18,13 +19,17 @@ from dosimeter.cli.config import write_config
 from dosimeter.cli.console import err, out
 from dosimeter.cli.parts import finish, going_on, live, place, planned, print_json, taking, tell_failed, trial_of
 from dosimeter.cli.train import about
-from dosimeter.errors import SettingError
+from dosimeter.doses import Wanted, strength_enough, wanted_of
+from dosimeter.doses.priors import WHITE
+from dosimeter.errors import DosimeterError, SettingError
 from dosimeter.federated.accounting import privacy_words
 from dosimeter.federated.training import estimate_training
 from dosimeter.progress import duration
 from dosimeter.sweeps import Course, Entry, Status, Store, Trial, run_all
 from dosimeter.sweeps.tradeoff import Balance, Calibration, Comparison, Tried, calibrate, strength_of, strongest
 
+PLANNED = 4
+"""Victims by whose dose a calibration begins."""
 HEAD = ("defense", "accuracy", "verdict", "SSIM", "read", "best attack", "weights", "sent", "a round")
 
 
@@ -79,7 +84,8 @@ def _show(asked: options.Compare, folder: Path, found: list[Balance], pictures: 
 def run_calibrate(asked: options.Calibrate) -> None:
     """Try strengths of a defense until the weakest that holds is found, then train with it."""
     strength_of(part("defense", asked.defense), asked.vary)  # which refuses a defense without one
-    folder = place(asked, "calibrate", apart=("allow",), store=True)
+    wanted = None if asked.plan == "none" else wanted_of(asked.plan)
+    folder = place(asked, "calibrate", apart=("allow", "plan"), store=True)
     comparison = Comparison(trial=_trial(asked))
     trials = comparison.trials(asked.defense)
     _ = [trial.prepare() for trial in trials]
@@ -97,7 +103,8 @@ def run_calibrate(asked: options.Calibrate) -> None:
         def attacked(words: str) -> dict[str, Any]:
             return strongest(run([comparison.audit(words)])[0], store)
 
-        found = calibrate(attacked, asked.defense, allowed=asked.allow, vary=asked.vary, told=_tell)
+        start = None if wanted is None else _begin(asked, comparison.audit(asked.defense).prepare().audit, wanted)
+        found = calibrate(attacked, asked.defense, allowed=asked.allow, vary=asked.vary, start=start, told=_tell)
         if found.defense is None:
             raise SettingError(_never(found, asked.allow))
         words = found.defense
@@ -113,6 +120,24 @@ def run_calibrate(asked: options.Calibrate) -> None:
         f"with it the model has an accuracy of {balance.accuracy:.2%}.",
         highlight=False, soft_wrap=True, markup=False,
     )  # fmt: skip
+
+
+def _begin(asked: options.Calibrate, audit: Audit, wanted: Wanted) -> float | None:
+    """The strength by the dose of the first victims; None, with the reason, where it does not plan this defense."""
+    strength = strength_of(audit.defense, asked.vary)
+    assert audit.victims is not None
+    try:
+        start = strength_enough(
+            audit.model, audit.victims.take(slice(PLANNED)), make=partial(strength.of, audit.defense),
+            strengths=strength.grid, share=wanted.share, server=audit.server, loss=audit.loss, step=audit.step,
+            prior=WHITE, seed=audit.seed, updates=audit.updates,
+        )  # fmt: skip
+    except DosimeterError as reason:
+        err.print(escape(f"No plan: {reason}"), highlight=False, soft_wrap=True)
+        return None
+    said = f"By the dose {strength.setting}={start:.3g} leaves less than {wanted.share:.1%} of an image determined."
+    err.print(f"{said} Attacks are to confirm it.", highlight=False, soft_wrap=True)
+    return start
 
 
 def _trial(asked: options.Compare | options.Calibrate) -> Trial:

@@ -12,15 +12,16 @@ aggregation  a mean over clients: the others' images as unknowns, or their updat
 beside       predicted against reached by attacks
 bounds       what clipping and noise alone bound, for DP-SGD
 free         the same by products alone, for large models
-plan         the dose over noise, and the smallest noise that is enough
+plan         the dose over noise, and the smallest noise or number of clients that is enough; start: of a defense
 """
 
 from dosimeter.doses.aggregation import Aggregation
 from dosimeter.doses.beside import beside
 from dosimeter.doses.measure import dose
-from dosimeter.doses.plan import Level, over_noise, plan_of, wanted_of
+from dosimeter.doses.plan import Level, Wanted, over_noise, plan_of, wanted_of
 from dosimeter.doses.priors import Images, White
 from dosimeter.doses.result import Doses, ImageDose, SecretDose, TensorDose
+from dosimeter.doses.start import strength_enough
 
 __all__ = [
     "Aggregation",
@@ -30,10 +31,12 @@ __all__ = [
     "Level",
     "SecretDose",
     "TensorDose",
+    "Wanted",
     "White",
     "beside",
     "dose",
     "over_noise",
     "plan_of",
+    "strength_enough",
     "wanted_of",
 ]

@@ -114,6 +114,12 @@ class Strength(NamedTuple):
     setting: str
     grid: tuple[float, ...]
 
+    def nearest(self, value: float) -> int:
+        """The place of the weakest strength that is no weaker; of the strongest where all are."""
+        rising = self.grid[-1] > self.grid[0]
+        strong = (at for at, each in enumerate(self.grid) if (each >= value if rising else each <= value))
+        return next(strong, len(self.grid) - 1)
+
     def words(self, defense: str, value: float) -> str:
         """The defense at this strength, in words."""
         written = self.part < len(defense.split("|"))
@@ -147,9 +153,10 @@ def calibrate(
     *,
     allowed: float,
     vary: str | None = None,
+    start: float | None = None,
     told: Callable[[str, Tried], None] | None = None,
 ) -> Calibration:
-    """Find the weakest setting of a defense that stops its whole panel, by halving its grid.
+    """Find the weakest setting of a defense that stops its whole panel, by halving its grid or from a start on.
 
     What stops the panel is taken to stop it when made stronger, and the strength below the one that is found was not
     seen to: more was read, or searches fell short so that it cannot be told.
@@ -158,6 +165,7 @@ def calibrate(
         attacked: what the strongest attack on a defense reaches, as `strongest` says it.
         allowed: share of images that may be read.
         vary: the setting to turn up; the usual one of its last part by default (`Defense.strengths`).
+        start: a strength that may be the one; from it steps are taken that double until it is passed.
         told: of every strength as it is tried.
     """
     checks.share("A calibration", "a share of images that may be read", allowed)
@@ -174,9 +182,14 @@ def calibrate(
         return tried[-1].stopped
 
     low, high = -1, len(grid)  # seen not to stop, seen to stop; the ends stand for nothing and everything
+    at, step = (low + high) // 2 if start is None else strength.nearest(start), 1
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if stops(middle) else (middle, high)
+        low, high = (low, at) if stops(at) else (at, high)
+        if start is not None and (low == -1 or high == len(grid)):  # one side is open
+            at, step = (at - step if low == -1 else at + step), 2 * step
+            at = min(max(at, 0), len(grid) - 1)
+        else:
+            at = (low + high) // 2
     if high == len(grid):
         return Calibration(strength, tried, None, None)
     return Calibration(strength, tried, grid[high], strength.words(defense, grid[high]))
