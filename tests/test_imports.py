@@ -49,9 +49,11 @@ ALLOWED = {
     "flower": {"federated"},
     "sweeps": VOCABULARY | PARTS | {"auditing", "drafts", "federated", "networks", "spec", "store", "task"},
     "tuning": VOCABULARY | PARTS | {"auditing", "drafts", "federated", "spec", "sweeps", "task"},
+    "app": VOCABULARY | {"reports", "store"},
     "cli": VOCABULARY
     | PARTS
     | {
+        "app",
         "auditing",
         "benchmarks",
         "doses",

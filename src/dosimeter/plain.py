@@ -1,11 +1,21 @@
 """Values as JSON has them and back again, dataclasses by the types of their fields."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a cell begins with that spreadsheets take for a formula."""
+
+
+def cell(value: Any) -> Any:
+    """A value for CSV: what is no number or word as JSON, and ' before text that a spreadsheet would run."""
+    flat = json.dumps(value) if isinstance(value, dict | list | tuple) else value
+    return f"'{flat}" if isinstance(flat, str) and flat.startswith(FORMULA) else flat
 
 
 def of(value: object) -> Any:

@@ -93,6 +93,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "compare": (options.Compare, "tradeoff.run_compare"),
     "calibrate": (options.Calibrate, "tradeoff.run_calibrate"),
     "sweep": (options.Sweep, "sweep.run"),
+    "app": (options.App, "explorer.run"),
     "tune": (options.Tune, "tune.run"),
     "train-generator": (options.Generator, "generator.run"),
     "search-policies": (options.Policies, "policies.run"),

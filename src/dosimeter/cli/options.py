@@ -459,6 +459,22 @@ class StoreMerge:
 
 
 @dataclass(frozen=True, kw_only=True)
+class App:
+    """Explore a store of trials in the browser: filter, compare, look at pictures, start audits."""
+
+    store: Path | None = _of(_plain("The folder of a sweep; otherwise the newest one under runs/."), None)
+    host: str = _of(_plain("The address to listen on; one that others reach needs a --token."), "127.0.0.1")
+    port: int = _of(_plain("The port; 0 takes one that is free.", min=0, max=65535), 8050)
+    token: str | None = _of(
+        _plain(
+            "What browsers must know, of 16 letters or more; better given as $DOSIMETER_TOKEN.",
+            envvar="DOSIMETER_TOKEN",
+        ),
+        None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class StorePrune:
     """Forget trials and remove their folders: failed ones, or those of a program that has changed since."""
 

@@ -24,7 +24,7 @@ SPANS = ("steps", "images", "seconds", "wall")
 
 def run(asked: options.Sweep) -> None:
     """Run what is missing, and print and draw all."""
-    trials = list(product_of(_axes(asked)))
+    trials = list(product_of(axes(asked)))
     folder = place(asked, "sweep", apart=("rows", "columns", "show", "retry_failed", "shards"), store=True)
     if asked.dry_run:
         _plan(plan(trials, folder, on=asked.on), asked, folder)
@@ -49,17 +49,18 @@ def run(asked: options.Sweep) -> None:
     finish(asked, folder, document, table, "sweep", about=about, show=asked.show, kinds=kinds, **page)
 
 
-def _axes(asked: options.Sweep) -> dict[str, Any]:
-    axes: dict[str, Any] = {
+def axes(asked: options.Sweep) -> dict[str, Any]:
+    """What is repeated, by the settings of a trial."""
+    found: dict[str, Any] = {
         name: list(getattr(asked, name)) for name in ("model", "data", "batch", "attack", "defense")
     }
-    axes |= {name: list(getattr(asked, name)) for name in ("step", "server")}
-    axes |= {name: getattr(asked, name) for name in ("size", "channels", "victims", "split", "steps", "threshold")}
-    axes["until_read"] = asked.until_read
-    axes["weights"] = str(asked.weights) if asked.weights else None
-    axes["seed"] = list(range(asked.seed, asked.seed + asked.seeds))
-    axes["protocol"] = list(asked.protocol) if asked.protocol else None
-    return axes
+    found |= {name: list(getattr(asked, name)) for name in ("step", "server")}
+    found |= {name: getattr(asked, name) for name in ("size", "channels", "victims", "split", "steps", "threshold")}
+    found["until_read"] = asked.until_read
+    found["weights"] = str(asked.weights) if asked.weights else None
+    found["seed"] = list(range(asked.seed, asked.seed + asked.seeds))
+    found["protocol"] = list(asked.protocol) if asked.protocol else None
+    return found
 
 
 def _plan(found: Plan, asked: options.Sweep, folder: Path) -> None:

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dosimeter import plain
 from dosimeter.errors import SettingError, unknown
-
-RUN = ("=", "+", "-", "@", "\t", "\r")
-"""What a cell begins with that spreadsheets take for a formula."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Table:
         text = io.StringIO()
         made = csv.DictWriter(text, self.names)
         made.writeheader()
-        made.writerows({key: _harmless(_flat(value)) for key, value in row.items()} for row in self.rows)
+        made.writerows({key: plain.cell(value) for key, value in row.items()} for row in self.rows)
         return text.getvalue()
 
     def json_lines(self) -> str:
@@ -101,10 +99,6 @@ def _cell(values: Sequence[Any]) -> str:
 
 def _flat(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, dict | list | tuple) else value
-
-
-def _harmless(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(RUN) else value
 
 
 def _column(values: Sequence[Any]) -> list[Any]:
