@@ -2,6 +2,10 @@
 
 import ast
 import importlib
+import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import dosimeter
@@ -110,6 +114,59 @@ def test_a_wrong_arrow_is_found() -> None:
 def test_every_room_has_its_place_in_the_table() -> None:
     rooms = {room(path) for path in SOURCE.rglob("*.py")} - {"__init__"}
     assert rooms == set(ALLOWED)
+
+
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+IMPORTED_AS = {"PIL": "pillow"}
+NEVER_INSTALLED = {"breaching", "omegaconf", "pandas"}
+"""What is used only where the user has it: another program to compare with, and a table for those who like one."""
+HEAVY = {"joblib", "matplotlib", "mlxtend", "pandas", "sklearn"}
+"""What no part of the main job may need: 170 MB."""
+
+
+def packages(tree: ast.AST) -> set[str]:
+    """What a file imports that is neither ours nor Python's, by the names under which it is installed."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").partition(".")[0])
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_module":
+            names |= {each.value for each in node.args if isinstance(each, ast.Constant) and "." not in each.value}
+    return {IMPORTED_AS.get(name, name) for name in names - sys.stdlib_module_names - {"dosimeter"}}
+
+
+def test_all_that_is_imported_is_declared_and_the_other_way_round() -> None:
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(each for name, found in extras.items() if name != "dev" for each in found)]
+    declared = {re.match(r"[\w-]+", each)[0] for each in wanted} - {"dosimeter", "dash", "plotly"}  # type: ignore[index]
+    used = set().union(*(packages(ast.parse(path.read_text())) for path in SOURCE.rglob("*.py")))
+    assert used - NEVER_INSTALLED == declared
+
+
+def test_an_undeclared_package_is_found() -> None:
+    text = "import os, PIL.Image\ndef f():\n    from sklearn.svm import SVC\n    import_module('cma')"
+    assert packages(ast.parse(text)) == {"pillow", "sklearn", "cma"}
+
+
+def test_the_main_job_needs_nothing_heavy() -> None:
+    """An audit and a search by CMA-ES run, without a warning, where none of the heavy packages can be imported."""
+    code = f"""
+import sys, warnings
+warnings.simplefilter("error")
+sys.modules.update(dict.fromkeys({HEAVY}))  # which makes their import an ImportError
+import numpy as np, torch
+import dosimeter as dm
+from dosimeter.attacks.search.cmaes import CMAES
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+victims = dm.pick(dm.load("mnist-5k"), 1, seed=0)
+print(dm.audit(model, victims, attack="ig:steps=2", seed=0).status)
+CMAES()._begin(np.zeros(3)).ask()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "complete"), done.stderr
 
 
 def test_no_pickle_is_read() -> None:

