@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY := PASSIVE
 
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: audit test setup lint types pictures clean
+.PHONY: audit test docs setup lint types pictures clean
 
 # Each defense meets every attack made for it.
 DEFENSES := none noise:sigma=0.01 ppp:sigma=0.01 cvb fedkl
@@ -21,6 +21,10 @@ audit: $(VENV)/.core
 
 test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+# Pages as HTML in site/, which opens from the disk; a link that leads nowhere is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -W ignore::DeprecationWarning -m mkdocs --quiet build --strict
 
 setup: $(VENV)/.core
 
@@ -46,5 +50,9 @@ $(VENV)/.dev: $(VENV)/.core
 	$(PIP) install --editable '.[dev]'
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.core
+	$(PIP) install --editable '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist runs site .mypy_cache .pytest_cache .ruff_cache .hypothesis
