@@ -1,4 +1,4 @@
-"""Every example runs as a program, and the README shows the one it promises."""
+"""Every example runs as a program, and the page on Flower from its first line to its last."""
 
 import re
 import subprocess
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from pages import ROOT, snippets
+
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 ADDING = sorted((ROOT / "examples" / "adding").glob("*.py"))
 
@@ -17,26 +18,6 @@ def test_an_example_runs(path: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "images read" in done.stdout
-
-
-def snippets(page: str) -> list[str]:
-    """What a document shows in Python."""
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
-
-
-def test_the_readme_shows_an_example_that_runs() -> None:
-    program = (ROOT / "examples" / "audit_my_model.py").read_text()
-    assert snippets("README.md") == [program.partition("\n\n")[2].replace("  # noqa: T201", "")]
-
-
-@pytest.mark.parametrize(
-    "page", ["docs/attacks.md", "docs/defenses.md", "docs/generators.md", "docs/lint.md", "docs/training.md"]
-)
-def test_what_the_documents_show_in_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert snippets(page)
-    for snippet in snippets(page):
-        exec(compile(snippet, page, "exec"), {"__name__": "snippet"})
 
 
 def test_the_page_on_flower_runs_from_its_first_line_to_its_last(
@@ -54,7 +35,7 @@ def test_the_page_on_flower_runs_from_its_first_line_to_its_last(
     from quickstart.client_app import app as client  # type: ignore[import-not-found]
     from quickstart.task import make  # type: ignore[import-not-found]
 
-    keeping, attacking, defending = snippets("docs/flower.md")
+    keeping, attacking, defending = snippets(ROOT / "docs" / "flower.md")
     held = {"make_model": make}
     exec(compile(keeping, "flower.md", "exec"), held)
     server, words = ServerApp(), {"images": 1, "lr": 0.1, "local-epochs": 1, "batch-size": 32, "momentum": 0.0}
@@ -76,26 +57,6 @@ def test_the_page_on_flower_runs_from_its_first_line_to_its_last(
     done = CliRunner().invoke(app, [*short, "--out", str(tmp_path / "run")], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "Most exposed: client" in done.output
-
-
-def test_commands_in_the_documents_name_options_that_exist() -> None:
-    from typer.main import get_command
-
-    from dosimeter.cli import app
-
-    commands = get_command(app).commands  # type: ignore[attr-defined]
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for name, rest in re.findall(
-            r"dosimeter (audit|captured|train|follow|compare|calibrate|check|lint|list|bench)\b"
-            r"([^\n`]*(?:\\\n[^\n`]*)*)",
-            page.read_text(),
-        ):
-            command = commands[name]
-            if name == "bench":
-                command = command.commands[rest.split()[0]]
-            known = {option for parameter in command.params for option in parameter.opts}
-            for option in re.findall(r"(?<!\S)(--[a-z-]+)", rest):
-                assert option in known, f"{page.name}: {name} {option}"
 
 
 @pytest.mark.parametrize("path", ADDING, ids=lambda p: p.stem)
