@@ -73,6 +73,14 @@ def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -
         assert not re.search(r"url\(['\"]?(https?:)?//", path.read_text()), path.name
 
 
+def test_links_between_the_files_lead_somewhere() -> None:
+    """As they stand in the repository, where nothing is built."""
+    for page in PAGES:
+        for address in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", page.read_text())):
+            if not re.match(r"https?:|#", address):
+                assert (page.parent / address.partition("#")[0]).exists(), f"{page.name} leads to {address}"
+
+
 def test_every_attack_and_every_defense_has_its_page_with_paper_and_settings(site: Path) -> None:
     for folder, names in (("attacks", presets.BY_NAME), ("defenses", defenses.BY_NAME)):
         for name in names:
