@@ -150,7 +150,7 @@ def test_layers_below_are_solved_through_residual_blocks(in_place: bool) -> None
     assert layer.shift is not None
     solved = solve_wide(observed[layer.weight].flatten(1), observed[layer.shift] * layer.scale, layer.window, unheard)
     assert below.cuts(own.trace, source)
-    found = below.descend(own.exact, own.trace, source, solved.value, observed, labels, unheard)
+    found = below.descend(own.exact, own.trace, source, solved.value, observed, labels, unheard).inputs
     true: dict[str, Tensor] = {}
     names = {id(m): f"{name}.weight" for name, m in target.model.named_modules()}
     hooks = [

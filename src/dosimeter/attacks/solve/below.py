@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dosimeter.attacks.solve.joined import Seen, Told, solve_joined
 from dosimeter.attacks.solve.wide import Window, solve_given
 from dosimeter.attacks.stages import Beat
 from dosimeter.networks.trace import BATCH_NORM, CONV, Call, Section, Trace, arguments
@@ -91,10 +92,18 @@ def cuts(trace: Trace, tensor: Tensor) -> bool:
     return id(trace.output) not in trace.after([trace.images], without=[tensor])
 
 
+class Descent(NamedTuple):
+    """What is known below a layer, by tensors of a trace."""
+
+    inputs: dict[int, Tensor]  # {number of a convolution's call: its input (c, h, w)}
+    slopes: dict[int, Tensor]  # {id of a tensor: dL/d of it (1, ...)}
+
+
 def descend(
-    target: Target, trace: Trace, source: Tensor, value: Tensor, observed: Gradient, labels: Tensor, beat: Beat
-) -> dict[int, Tensor]:
-    """{number of a convolution's call: its input (c, h, w)} of all layers below that can be solved for.
+    target: Target, trace: Trace, source: Tensor, value: Tensor, observed: Gradient, labels: Tensor, beat: Beat,
+    *, joined: bool = False,
+) -> Descent:  # fmt: skip
+    """The inputs of all layers below that can be solved for.
 
     Args:
         target: the model, in float64.
@@ -104,24 +113,33 @@ def descend(
         observed: the update, in float64.
         labels: (1,)
         beat: before every layer.
+        joined: whether inputs that gradients leave partly open are solved with what layers gave, which takes longer.
     """
     known = value[None].requires_grad_()
     (slope,) = torch.autograd.grad(target.loss(Section(trace, source, trace.output)(known), labels), known)
     layers = {layer.at: layer for layer in learned(trace)}
     walk = _Walk(trace, {id(source): known.detach()}, {id(source): slope}, observed)
     found: dict[int, Tensor] = {}
+    told: dict[int, dict[int, Told]] = {}  # {id of an input: {number of a call: what its gradient says}}
     for at, call in walk.backwards(source):
         beat()
-        layer = layers.get(at)
-        slopes = walk.slopes.get(id(call.outputs[0]))
+        layer, made = layers.get(at), id(call.outputs[0])
+        if joined and made in told and made not in walk.values:
+            solved = solve_joined(trace, call.outputs[0], list(told[made].values()), walk.relus(), beat)
+            if solved is not None:
+                found[min(told[made])] = solved
+                walk.values[made] = solved[None]
+        slopes = walk.slopes.get(made)
         if layer is not None and slopes is not None:
             inputs = id(call.inputs[0])
-            solved = solve_given(observed[layer.weight].flatten(1), slopes[0].flatten(1), layer.window)
+            each = Told(observed[layer.weight].flatten(1), slopes[0].flatten(1), layer.window)
+            solved = solve_given(*each)
             if solved is not None:
                 found[at] = solved
                 walk.values.setdefault(inputs, solved[None])
+            told.setdefault(inputs, {})[at] = each
         walk.through(at, call)
-    return found
+    return Descent(found, walk.arrived)
 
 
 class _Walk:
@@ -132,6 +150,7 @@ class _Walk:
         self._trained = {id(p): name for name, p in trace.model.named_parameters() if p.requires_grad}
         self._seen = trace.after([trace.images])
         self._lost = set[int]()  # tensors of whose slopes a part is unknown
+        self.arrived: dict[int, Tensor] = {}  # slopes of tensors of which all is known
 
     def backwards(self, source: Tensor) -> Iterator[tuple[int, Call]]:
         """The calls that lead to a tensor, the last one first."""
@@ -147,6 +166,8 @@ class _Walk:
         if slope is None and not lost:
             return
         ins = [t for t in call.inputs if id(t) in self._seen]
+        if slope is not None and not lost:
+            self.arrived[out] = slope
         passed = None if slope is None or lost else self._passed(at, call, slope)
         for tensor in ins:
             if passed is None or passed.shape != tensor.shape:
@@ -155,6 +176,15 @@ class _Walk:
             elif id(tensor) not in self._lost:
                 before = self.slopes.get(id(tensor))
                 self.slopes[id(tensor)] = passed if before is None else before + passed
+
+    def relus(self) -> list[Seen]:
+        """The ReLUs whose outputs are known."""
+        calls = [call for call in self._trace.calls if call.name == "relu" and id(call.outputs[0]) in self.values]
+        values = [self.values[id(call.outputs[0])] for call in calls]
+        return [
+            Seen(call.inputs[0], call.outputs[0], value, value > noise(value))
+            for call, value in zip(calls, values, strict=True)
+        ]
 
     def _passed(self, at: int, call: Call, slope: Tensor) -> Tensor | None:
         """What every input that depends on the image gets; None where that is not known."""

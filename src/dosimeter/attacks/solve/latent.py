@@ -68,7 +68,7 @@ class Noisy(NamedTuple):
 class Encoder:
     """From the outputs z of the layers before a draw, side by side (1, O, ...), to what is drawn."""
 
-    def __init__(self, trace: Trace, draw: "_Draw", layers: Sequence[Call], penalty: Tensor | None) -> None:
+    def __init__(self, trace: Trace, draw: "Draw", layers: Sequence[Call], penalty: Tensor | None) -> None:
         names = {id(p): name for name, p in trace.model.named_parameters()}
         self.weights = [names[id(_argument(call, 1, "weight"))] for call in layers]
         self.biases = [names.get(id(_argument(call, 2, "bias")), "") for call in layers]
@@ -104,7 +104,7 @@ class Encoder:
         return lambda z, _labels: self.loss(z, latent, self.noise(z, latent).detach())
 
 
-class _Draw(NamedTuple):
+class Draw(NamedTuple):
     """mean + deviation * noise, as tensors of a trace."""
 
     mean: Tensor
@@ -120,7 +120,7 @@ def read_noisy(target: Target) -> Noisy:
         )
     (name,) = target.secrets
     several, single = (Trace(target.model, probes) for probes in (probes_of(target), probes_of(target)[:1]))
-    first, draw = _find_draw(several, name), _find_draw(single, name)
+    first, draw = find_draw(several, name), find_draw(single, name)
     layer = target.model.get_submodule(name.rpartition(".")[0])
     penalty = layer.penalty if target.penalised and isinstance(layer, Secretive) else None
     layers = _encoding(single, draw)
@@ -139,13 +139,13 @@ def read_noisy(target: Target) -> Noisy:
     return Noisy(name, shape, above, below, tail, encoder)
 
 
-def _find_draw(trace: Trace, name: str) -> _Draw:
+def find_draw(trace: Trace, name: str) -> Draw:
     """Where the noise is used: once, times a deviation, plus a mean."""
     product, deviation = _use(trace, trace.model.get_buffer(name), PRODUCT)
     latent, mean = _use(trace, product, SUM)
     if id(trace.output) in trace.after([trace.images], without=[latent]):
         raise _refusal("its output depends on the image by ways around the noise")
-    return _Draw(mean, deviation, latent)
+    return Draw(mean, deviation, latent)
 
 
 def _use(trace: Trace, tensor: Tensor, names: set[str]) -> tuple[Tensor, Tensor]:
@@ -157,7 +157,7 @@ def _use(trace: Trace, tensor: Tensor, names: set[str]) -> tuple[Tensor, Tensor]
     return users[0].outputs[0], others[0]
 
 
-def _encoding(trace: Trace, draw: _Draw) -> list[Call]:
+def _encoding(trace: Trace, draw: Draw) -> list[Call]:
     """The learned layers on whose outputs mean and deviation depend directly, in the order of their calls."""
     private = trace.after([trace.images])
     waiting, found = [draw.mean, draw.deviation], set()
@@ -180,7 +180,7 @@ def _encoding(trace: Trace, draw: _Draw) -> list[Call]:
 
 def _below(target: Target, trace: Trace, name: str) -> tuple[Block, ...]:
     """From the image to the encoder's output, its layers side by side as one."""
-    layers = _encoding(trace, _find_draw(trace, name))
+    layers = _encoding(trace, find_draw(trace, name))
     inputs = layers[0].inputs[0]
     ops = read_ops(replace(target, model=Section(trace, trace.images, inputs)), trace.images)
     shape = _three(tuple(inputs.shape[1:]))

@@ -126,22 +126,15 @@ def solve_given(weight: Tensor, slopes: Tensor, window: Window) -> Tensor | None
     """The input (c, h, w) of a convolution where D is known, from D^T A = dL/dW; None where that leaves it
     open, or has no solution.
 
-    All channels c have the same equations: a pixel q under entry k of the kernel at place p has, for every output o,
-    sum_p D_po [q = p + k] x_q = dL/dW_ok.
-
     Args:
         weight: (o, c k k) dL/dW in float64.
         slopes: (o, places) D^T.
         window: how the layer moves.
     """
-    channels, height, width = window.shape
-    pixels, entries = height * width, window.kernel[0] * window.kernel[1]
+    pixels, entries = window.shape[1] * window.shape[2], window.kernel[0] * window.kernel[1]
     if len(weight) * entries < pixels:
         return None
-    each = torch.eye(pixels).to(weight).reshape(pixels, 1, height, width)
-    lies = window._replace(shape=(1, height, width)).cut(each)  # (pixels, P, k k)
-    matrix = torch.einsum("op,qpk->okq", slopes, lies).flatten(0, 1)  # (o k k, pixels)
-    wanted = weight.reshape(len(weight), channels, entries).mT.flatten(0, 1)  # (o k k, c)
+    matrix, wanted = equations(weight, slopes, window)
     left, sizes, right = _svd(matrix)
     if not sizes[-1] > FIRM * sizes[0]:
         return None
@@ -149,6 +142,20 @@ def solve_given(weight: Tensor, slopes: Tensor, window: Window) -> Tensor | None
     if not (wanted - left @ along).norm() <= CLOSE * wanted.norm():
         return None
     return (right.T @ (along / sizes[:, None])).T.reshape(window.shape)
+
+
+def equations(weight: Tensor, slopes: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """(o k k, pixels) and (o k k, c): D^T A = dL/dW as equations for the pixels of each channel.
+
+    All channels c have the same: a pixel q under entry k of the kernel at place p has, for every output o,
+    sum_p D_po [q = p + k] x_q = dL/dW_ok.
+    """
+    channels, height, width = window.shape
+    pixels, entries = height * width, window.kernel[0] * window.kernel[1]
+    each = torch.eye(pixels).to(weight).reshape(pixels, 1, height, width)
+    lies = window._replace(shape=(1, height, width)).cut(each)  # (pixels, P, k k)
+    matrix = torch.einsum("op,qpk->okq", slopes, lies).flatten(0, 1)
+    return matrix, weight.reshape(len(weight), channels, entries).mT.flatten(0, 1)
 
 
 def _svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
