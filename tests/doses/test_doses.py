@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import dosimeter as dm
 from dosimeter.auditing import Resources, Updates
-from dosimeter.channel import Clip, Noise
+from dosimeter.channel import Channel, Clip, Noise, Rounding
 from dosimeter.cli import app
-from dosimeter.doses import Doses, Images, White, algebra, bounds, dose, over_noise, plan_of
+from dosimeter.doses import Doses, Images, White, algebra, bounds, channels, dose, over_noise, plan_of
 from dosimeter.errors import ModelError, SettingError
 from dosimeter.task import load_task
 from dosimeter.types import Victims
@@ -290,6 +290,69 @@ def test_bounds_of_dp_sgd_are_theirs() -> None:
     assert bounds.blow_up(0.1, 2.0, updates=4) == bounds.blow_up(0.1, 1.0)
     assert bounds.multiplier((Clip(2.0), Noise("gaussian", 0.25)), batch=4) == 0.5
     assert bounds.bounds_of((Noise("gaussian", 0.25),), batch=4) == ()
+
+
+def test_epsilon_is_that_of_gaussian_noise_and_bounds_as_the_blow_up_does_at_its_best_delta() -> None:
+    """Over all delta, kappa e^eps + delta comes down to the blow-up function, and never below it."""
+    for kappa, sigma, updates in ((0.01, 1.0, 1), (0.01, 3.0, 4), (0.1, 0.7, 1)):
+        grid = torch.linspace(0, 12, 4000, dtype=torch.float64).tolist()
+        found = [bounds.by_epsilon(kappa, e, bounds.delta_of(e, sigma, updates)) for e in grid]
+        assert min(found) == pytest.approx(bounds.blow_up(kappa, sigma, updates), rel=1e-4)
+        assert min(found) >= bounds.blow_up(kappa, sigma, updates) - 1e-9
+        epsilon = bounds.epsilon_of(sigma, updates)
+        assert bounds.delta_of(epsilon, sigma, updates) == pytest.approx(bounds.DELTA, rel=1e-6)
+    # By quadrature of the hockey-stick divergence itself.
+    x = torch.linspace(-30, 30, 600_001, dtype=torch.float64)
+    one, other = (torch.exp(-((x - at) ** 2) / 2) / math.sqrt(2 * math.pi) for at in (1.0, 0.0))
+    excess = float((one - math.e**0.5 * other).clamp_min(0).sum() * (x[1] - x[0]))
+    assert bounds.delta_of(0.5, 1.0) == pytest.approx(excess, rel=1e-5)
+
+
+def test_epsilon_is_no_more_than_an_accountant_says() -> None:
+    accountants = pytest.importorskip("opacus.accountants")
+    for sigma, updates in ((1.0, 1), (2.0, 10)):
+        theirs = accountants.RDPAccountant()
+        for _ in range(updates):
+            theirs.step(noise_multiplier=sigma, sample_rate=1.0)
+        said = theirs.get_epsilon(delta=bounds.DELTA)
+        assert 0.8 * said < bounds.epsilon_of(sigma, updates) <= said
+
+
+def test_dp_sgd_has_all_its_bounds_with_what_they_suppose() -> None:
+    pytest.importorskip("opacus")
+    found = small("dp-sgd:clip=0.01,sigma=1")
+    names = [each.name for each in found.bounds]
+    assert [name.split(",")[0] for name in names] == ["Balle et al. 2022"] * 2 + [
+        "Hayes et al. 2023",
+        "Guo et al. 2022",
+    ]
+    assert all(each.supposes for each in found.bounds)
+    shares = [each.value for each in found.bounds[:3]]
+    assert shares == sorted(shares, reverse=True)  # the more is known of the noise, the narrower
+    assert found.bounds[3].value == found.images[0].fisher
+    assert "dB" in found.bounds[3].words()
+
+
+def test_rounding_counts_as_even_noise_and_no_noise_as_the_rounding_of_float32() -> None:
+    g = {"w": torch.tensor([3.0, -4.0], dtype=torch.float64)}
+    how = channels.seen(Channel((Rounding(0.2),)), g, batch=1)
+    assert how.variance["w"] == pytest.approx(0.2**2 / 12)
+    relative = channels.seen(Channel((Rounding(0.05, relative=True),)), g, batch=1)
+    assert relative.variance["w"] == pytest.approx(how.variance["w"])  # of the largest, 4
+    plain = channels.seen(Channel(()), g, batch=1)
+    assert plain.variance["w"] == pytest.approx(12.5 * 2.0**-48)
+    assert plain.plain == {"w"}
+    coarse = small("quantise:bits=4").images[0]
+    assert (coarse.bits or 0) < (small("quantise:bits=8").images[0].bits or 0)
+
+
+def test_masks_of_dropout_are_unknowns() -> None:
+    torch.manual_seed(1)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.Sigmoid(), nn.Dropout(0.5), nn.Linear(12, 5))
+    found = dose(plain, victims_of(torch.rand(1, *SHAPE)), defense="dropout:rate=0.5|noise:sigma=0.01", pictures=0)
+    assert sum(each.numbers for each in found.images[0].secrets.values()) > 0
+    without = dose(plain, victims_of(torch.rand(1, *SHAPE)), defense="noise:sigma=0.01", pictures=0)
+    assert without.images[0].secrets == {}
 
 
 def test_the_blow_up_is_the_power_of_the_best_test() -> None:

@@ -227,9 +227,7 @@ def _lines(found: Doses) -> list[str]:
     """What else is to be said of it."""
     lines = [f"channel: {found.channel}"]
     lines += [f"note: {note}" for note in found.notes]
-    lines += [
-        f"bound: {100 * each.value:.3g} %, {each.means} ({each.name}, against {each.supposes})" for each in found.bounds
-    ]
+    lines += [f"bound: {each.words()}" for each in found.bounds]
     if found.plan is not None:
         lines.append(found.plan["sentence"])
     return lines

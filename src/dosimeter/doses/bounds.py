@@ -5,7 +5,7 @@ succeeds without the update, such as 1 / 100 where it has to tell the image from
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -15,6 +15,10 @@ KAPPA = 0.01
 """Success without the update: one of 100 images that are as likely."""
 
 
+DELTA = 1e-5
+"""At which epsilon is given."""
+
+
 class Bound(NamedTuple):
     """What no reader can exceed, and what that supposes."""
 
@@ -22,6 +26,12 @@ class Bound(NamedTuple):
     value: float
     means: str
     supposes: str
+    unit: Literal["share", "dB"] = "share"
+
+    def words(self) -> str:
+        """In one line."""
+        shown = f"{self.value:.1f} dB" if self.unit == "dB" else f"{100 * self.value:.3g} %"
+        return f"{shown}, {self.means} ({self.name}, against {self.supposes})"
 
 
 def multiplier(facts: Facts, batch: int) -> float | None:
@@ -51,6 +61,37 @@ def blow_up(kappa: float, sigma: float, updates: int = 1) -> float:
     return float(torch.special.ndtr(at))
 
 
+def delta_of(epsilon: float, sigma: float, updates: int = 1) -> float:
+    """Phi(s / 2 - eps / s) - e^eps Phi(-s / 2 - eps / s), s = sqrt(updates) / sigma (Balle and Wang 2018, Thm. 8)."""
+    size = math.sqrt(updates) / sigma
+    ends = torch.tensor([size / 2 - epsilon / size, -size / 2 - epsilon / size], dtype=torch.float64)
+    first, second = torch.special.log_ndtr(ends).tolist()
+    return max(0.0, math.exp(first) - math.exp(min(epsilon + second, 0.0)))
+
+
+def epsilon_of(sigma: float, updates: int = 1, delta: float = DELTA) -> float:
+    """The smallest epsilon of Gaussian noise at this delta, by bisection."""
+    low, high = 0.0, 1.0
+    while delta_of(high, sigma, updates) > delta:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_of(middle, sigma, updates) > delta else (low, middle)
+    return high
+
+
+def by_epsilon(kappa: float, epsilon: float, delta: float = DELTA) -> float:
+    """kappa e^eps + delta (Balle et al. 2022, Thm. 2, with the delta of approximate privacy)."""
+    return min(1.0, math.exp(min(math.log(kappa) + epsilon, 0.0)) + delta)
+
+
+def by_fisher(psnr: float) -> Bound:
+    """n / tr M of the most exposed image (Guo et al. 2022, Thm. 2); behind clipping, at this model and this image."""
+    means = "the PSNR of an unbiased reader of the most exposed image"
+    supposes = "a reader without a prior that is right on average, wherever the image lies near the true one"
+    return Bound("Guo et al. 2022, by Fisher information", psnr, means, supposes, "dB")
+
+
 def bounds_of(facts: Facts, batch: int, updates: int = 1, clients: int = 1) -> tuple[Bound, ...]:
     """What is known of a channel that clips and then adds Gaussian noise to all; nothing of any other.
 
@@ -62,7 +103,10 @@ def bounds_of(facts: Facts, batch: int, updates: int = 1, clients: int = 1) -> t
     sigma *= math.sqrt(clients)
     means = f"the chance to tell an image from {round(1 / KAPPA) - 1} others that are as likely before"
     informed = "a reader that knows all else: the other images, the model and the candidates"
+    epsilon = epsilon_of(sigma, updates)
+    name = f"Balle et al. 2022, from epsilon = {epsilon:.3g} at delta = {DELTA:g}"
     return (
+        Bound(name, by_epsilon(KAPPA, epsilon), means, f"{informed}; by the (epsilon, delta) of these updates alone"),
         Bound("Balle et al. 2022, by Renyi divergences", renyi(KAPPA, sigma, updates), means, informed),
         Bound("Hayes et al. 2023, by the blow-up function", blow_up(KAPPA, sigma, updates), means, informed),
     )

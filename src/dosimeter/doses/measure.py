@@ -24,7 +24,7 @@ from dosimeter.auditing.setting import Resources, Updates
 from dosimeter.defenses import Defense
 from dosimeter.doses import channels
 from dosimeter.doses.aggregation import Aggregation
-from dosimeter.doses.bounds import bounds_of
+from dosimeter.doses.bounds import Bound, bounds_of, by_fisher
 from dosimeter.doses.case import Case, case_of
 from dosimeter.doses.figures import estimated_of, image_of, tensors_of
 from dosimeter.doses.information import needs
@@ -96,7 +96,7 @@ def dose(
     doses = Doses(
         images=tuple(found), prior="none" if case.prior is None else case.prior.name, channel=case.channel.words(),
         noise=min(how.variance.values()) ** 0.5, rounded=_times(how), notes=_notes(how, case, victims), exact=exact,
-        bounds=bounds_of(case.stated, victims.batch, updates.rounds, case.clients),
+        bounds=_bounds(case, victims, found),
         settings=_settings(case, victims), pictures=drawn,
     )  # fmt: skip
     return _with_tensors(doses, case, victims) if tensors == "worst" and exact else doses
@@ -143,6 +143,13 @@ def _with_tensors(doses: Doses, case: Case, victims: Victims) -> Doses:
     update = measured_update(replace(case, updates=replace(case.updates, rounds=1)), whole, v)
     told = worst._replace(tensors=tensors_of(case, update, whole.batch, worst.place))
     return replace(doses, images=tuple(told if each is worst else each for each in doses.images))
+
+
+def _bounds(case: Case, victims: Victims, found: list[ImageDose]) -> tuple[Bound, ...]:
+    """What is known of clipping and noise, whatever the model, and of the Fisher information of this one."""
+    known = bounds_of(case.stated, victims.batch, case.updates.rounds, case.clients)
+    told = [each.fisher for each in found if each.fisher is not None]
+    return (*known, by_fisher(max(told))) if known and told else known
 
 
 def _times(how: channels.Seen) -> float | None:
