@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dosimeter import networks
 from dosimeter.errors import SettingError
+from dosimeter.networks.remember import remembered
 from dosimeter.types import Gradient, Observation, Target
 
 INSTEAD = (
@@ -54,6 +55,7 @@ class LastLayer(NamedTuple):
         return layer.weight.detach().double(), None if layer.bias is None else layer.bias.detach().double()
 
 
+@remembered
 def find_last_layer(target: Target) -> LastLayer:
     """The layer whose gradient tells the labels, or a refusal where none does."""
     if not target.classification:

@@ -4,6 +4,7 @@ hooks      which layers a run calls, with what, and what they give
 look       blank images, the order of layers, and modules for another thread
 shortcuts  places that a shortcut leads around
 trace      a run as a list of calls, parts of which can be run again
+remember   what was found of a model, inside a block in which it stays as it is
 receptive  which pixels a feature sees
 """
 

@@ -24,6 +24,10 @@ PROBES, PIXELS = 16, 64
 """Images of noise, and pixels of them, that are looked for in what layers see."""
 
 
+FEATURES = 4096
+"""Numbers of a layer's input that are compared at once."""
+
+
 class Finding(NamedTuple):
     """What a check noticed, and where."""
 
@@ -207,16 +211,23 @@ def _carriers(model: nn.Module, shape: Shape) -> dict[str, float]:
     """{layer: share of pixels} of the layers after the first that see a tenth of the pixels or more."""
     images = _noise(PROBES, shape, model)
     chosen = torch.randperm(prod(shape), generator=stream(0, "pixels"))[:PIXELS].to(images.device)
-    pixels = nn.functional.normalize(_centred(images.flatten(1)[:, chosen]), dim=0)  # (PROBES, PIXELS)
+    pixels = nn.functional.normalize(_centred(images.flatten(1)[:, chosen]), dim=0).float()  # (PROBES, PIXELS)
     found = {}
     for name, _, inputs, _ in watch(model, images)[0][1:]:
         if len(inputs) != PROBES:
             continue
-        seen = nn.functional.normalize(_centred(inputs.flatten(1)), dim=0)  # (PROBES, features)
-        share = float(((pixels.T @ seen).abs().amax(1) > 0.99).double().mean())
+        # A few at a time stay in the cache.
+        most = torch.stack([_most_alike(pixels, some) for some in inputs.flatten(1).split(FEATURES, dim=1)])
+        share = float((most.amax(0) > 0.99).double().mean())
         if share >= 0.1:
             found[name] = share
     return found
+
+
+def _most_alike(pixels: Tensor, features: Tensor) -> Tensor:
+    """(PIXELS,) the largest correlation of each pixel with any feature (PROBES, f), whatever its sign."""
+    seen = nn.functional.normalize(_centred(features), dim=0).to(pixels)
+    return (pixels.T @ seen).abs().amax(1)
 
 
 def _centred(rows: Tensor) -> Tensor:

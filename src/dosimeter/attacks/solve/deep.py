@@ -24,11 +24,13 @@ from dosimeter.attacks.base import Attack, Found, Solve
 from dosimeter.attacks.solve import below, drawn
 from dosimeter.attacks.solve.certificate import Solver, Update
 from dosimeter.attacks.solve.drawn import variation
+from dosimeter.attacks.solve.embedding import find_cut
 from dosimeter.attacks.solve.first_layer import SEARCH, in_double, probes_of
 from dosimeter.attacks.solve.latent import Draw, find_draw
 from dosimeter.attacks.solve.wide import solve_wide
 from dosimeter.attacks.stages import Beat, blank, unheard
 from dosimeter.errors import SettingError
+from dosimeter.networks.remember import remembered
 from dosimeter.networks.trace import Section, Trace
 from dosimeter.types import Ended, Gradient, Observation, Outcome, Secretive, Target
 
@@ -88,10 +90,11 @@ class Deep(Attack):
                 f"leave the step out or {SEARCH}."
             )
         exact = in_double(target)
-        trace = Trace(exact.model, probes_of(exact)[2:])
-        wide = find_wide(trace)
         if exact.secrets:
-            read_draw(exact, trace, wide)
+            trace = Trace(exact.model, probes_of(exact)[2:])
+            read_draw(exact, trace, find_wide(trace))
+        else:
+            wide_of(exact)
         super().check(target, batch)
 
     def blind(self) -> "Deep":
@@ -102,6 +105,13 @@ class Deep(Attack):
         if seen.statistics:
             raise SettingError(f"The attack 'deep' cannot use batch-norm statistics that were sent; {SEARCH}.")
         return DeepSolver(self, target, seen, labels, seed).solve
+
+
+@remembered
+def wide_of(target: Target) -> list[below.Learned]:
+    """`find_wide` of a model in float64."""
+    cut = find_cut(target)  # which has run it already
+    return find_wide(Trace(target.model, probes_of(target)[2:]) if cut is None else cut.trace)
 
 
 def find_wide(trace: Trace) -> list[below.Learned]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import vjp
 
 from dosimeter.attacks.solve.first_layer import probes_of
+from dosimeter.networks.remember import remembered
 from dosimeter.networks.trace import CONV, Call, Section, Trace, arguments
 from dosimeter.types import Gradient, Target
 
@@ -44,6 +45,7 @@ class Cut(NamedTuple):
     image: Linear  # (T, k) -> (C, H, W)
 
 
+@remembered
 def find_cut(target: Target) -> Cut | None:
     """The first layer with weights, if it sees patches, found by running the model, which is in float64."""
     probe = probes_of(target)[2]
@@ -55,6 +57,7 @@ def find_cut(target: Target) -> Cut | None:
     return None if first is None or patches is None or image is None else Cut(trace, first, patches, image)
 
 
+@remembered
 def find_embedding(target: Target) -> Embedding | None:
     """The first layer with weights, if it sees patches and the gradients of positions say what came back to them.
 
@@ -68,6 +71,8 @@ def find_embedding(target: Target) -> Embedding | None:
     if cut is None or id(cut.first.inputs[1]) not in trained:
         return None
     positions = dict(_positions(cut.trace, cut.first, trained))
+    if not positions:
+        return None
     found = Embedding(trained[id(cut.first.inputs[1])], cut.patches, cut.image, positions)
     gradient = probe_gradient(target, cut)
     patches, slopes = cut.patches(cut.trace.images[0]), found.equations(gradient)
@@ -104,7 +109,7 @@ def _patches(trace: Trace, first: Call) -> Linear | None:
 
 def _undo(patches: Linear, probe: Tensor) -> Linear | None:
     """From patches to the image, the mean where they overlap; None where pixels are more than scaled and ordered."""
-    offset, back = _transposed(patches, torch.zeros_like(probe))
+    offset, back = _cut_back(patches, torch.zeros_like(probe))
     slope = patches(torch.ones_like(probe)) - offset
     often = back(slope)
 
@@ -154,6 +159,21 @@ def _transposed(linear: Linear, at: Tensor) -> tuple[Tensor, Linear]:
     """What a function gives there, and the transpose of its slope."""
     value, back = vjp(linear, at)  # type: ignore[misc]
     return value.detach(), lambda given: back(given)[0].detach()
+
+
+def _cut_back(patches: Linear, at: Tensor) -> tuple[Tensor, Linear]:
+    """The same by plain autograd where that works, since `torch.func` takes seconds to load."""
+    at = at.detach().requires_grad_()
+    try:
+        with torch.enable_grad():
+            value = patches(at.clone())
+    except RuntimeError:  # such as a step in place
+        return _transposed(patches, at.detach())
+
+    def back(given: Tensor) -> Tensor:
+        return torch.autograd.grad(value, at, given, retain_graph=True)[0].detach()
+
+    return (value.detach(), back) if value.requires_grad else _transposed(patches, at.detach())
 
 
 def _some_labels(target: Target, output: Tensor) -> Tensor:

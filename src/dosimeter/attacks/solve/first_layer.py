@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dosimeter import networks
 from dosimeter.errors import SettingError
+from dosimeter.networks.remember import remembered
 from dosimeter.types import Target
 
 SEARCH = "use a search instead (--attack ig)"
@@ -28,15 +29,19 @@ class FirstLayer(NamedTuple):
         return (inputs.reshape(self.scale.shape) - self.offset) / self.scale
 
 
+@remembered
 def in_double(target: Target) -> Target:
     """A private copy of the target in float64, where solving costs no digits."""
     model = copy.deepcopy(target.model).double()
     return replace(target, model=model, mean=target.mean.double(), std=target.std.double())
 
 
+@remembered
 def find_first_layer(target: Target) -> FirstLayer | None:
     """The first layer with parameters; None where it is not fully connected, a refusal where it is and not solvable."""
     probes = probes_of(target)  # (3, C, H, W)
+    if not isinstance(_first_called(target.model, probes[:1]), nn.Linear):
+        return None
     with torch.no_grad():
         calls = networks.watch(target.model, lambda: target.model(probes), _is_learned)
     if not calls or not isinstance(calls[0].layer, nn.Linear):
@@ -60,6 +65,28 @@ def find_first_layer(target: Target) -> FirstLayer | None:
             f"The model does more to the image than scale its pixels before its first layer {name!r}; {SEARCH}."
         )
     return FirstLayer(weight, trained.get(id(layer.bias)), scale, offset)
+
+
+class _CalledError(Exception):
+    """Ends a run at a layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__("called")
+        self.layer = layer
+
+
+def _first_called(model: nn.Module, images: Tensor) -> nn.Module | None:
+    """The layer with parameters that comes first, which is as far as the model is run."""
+
+    def see(_name: str, layer: nn.Module, *_: object) -> None:
+        raise _CalledError(layer)
+
+    try:
+        with torch.no_grad(), networks.hooked(model, see, _is_learned):
+            model(images)
+    except _CalledError as called:
+        return called.layer
+    return None
 
 
 def probes_of(target: Target) -> Tensor:

@@ -24,6 +24,7 @@ from dosimeter.attacks.solve.first_layer import SEARCH, probes_of
 from dosimeter.attacks.solve.ops import Block, Learned
 from dosimeter.attacks.solve.straight import cut, read_ops
 from dosimeter.errors import SettingError
+from dosimeter.networks.remember import remembered
 from dosimeter.networks.trace import Call, Section, Trace, replay
 from dosimeter.types import Gradient, Loss, Secretive, Shape, Target
 
@@ -112,6 +113,7 @@ class Draw(NamedTuple):
     latent: Tensor
 
 
+@remembered
 def read_noisy(target: Target) -> Noisy:
     """The parts of a model with noise in one place, in float64, or a refusal that says what else it does."""
     if len(target.secrets) != 1:

@@ -27,6 +27,7 @@ from dosimeter.attacks.solve.certificate import IMAGE, Solver, Update
 from dosimeter.attacks.solve.embedding import Cut, Linear, find_cut, near, probe_gradient
 from dosimeter.attacks.solve.levels import whole_levels
 from dosimeter.attacks.stages import Beat, blank, unheard
+from dosimeter.networks.remember import remembered
 from dosimeter.networks.trace import Section, arguments
 from dosimeter.types import Ended, Gradient, Observation, Outcome, Target
 
@@ -58,6 +59,7 @@ class Tokens(NamedTuple):
         return patches
 
 
+@remembered
 def find_tokens(target: Target, precision: torch.dtype) -> Tokens | None:
     """The first norm behind patches, if the weights that see its tokens determine these.
 

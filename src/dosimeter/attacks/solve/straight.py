@@ -15,6 +15,7 @@ from dosimeter.attacks.solve.first_layer import SEARCH, probes_of
 from dosimeter.attacks.solve.inverses import INVERSES
 from dosimeter.attacks.solve.ops import Affine, Bend, Block, Learned, Op, Pool, Reshape, Scale, apply
 from dosimeter.errors import SettingError
+from dosimeter.networks.remember import remembered
 from dosimeter.networks.trace import BATCH_NORM, CONV, Trace, arguments
 from dosimeter.types import Shape, Target
 
@@ -33,6 +34,7 @@ SCALES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 }
 
 
+@remembered
 def read_straight(target: Target) -> tuple[Block, ...]:
     """The blocks of a straight network in float64, or a refusal that says what else the model does."""
     blocks = cut(read_ops(target, probes_of(target)), target.shape)

@@ -13,7 +13,7 @@ from dosimeter.attacks import Attack, presets
 from dosimeter.attacks.solve.analytic import Analytic
 from dosimeter.attacks.solve.certificate import IMAGE
 from dosimeter.attacks.solve.count import count_ranks
-from dosimeter.attacks.solve.deep import find_wide
+from dosimeter.attacks.solve.deep import wide_of
 from dosimeter.attacks.solve.embedding import Embedding, find_embedding
 from dosimeter.attacks.solve.features import find_layers, inputs_of
 from dosimeter.attacks.solve.first_layer import find_first_layer
@@ -24,7 +24,6 @@ from dosimeter.auditing.linting.findings import Leak, Level
 from dosimeter.auditing.linting.subject import ALONE, Subject
 from dosimeter.auditing.panel.contenders import contenders
 from dosimeter.auditing.result import Role
-from dosimeter.networks.trace import Trace
 from dosimeter.servers import checks
 from dosimeter.types import Secretive
 
@@ -101,8 +100,7 @@ def _describe(subject: Subject, word: str, about: str) -> _Solved:
 
 def _wide(subject: Subject) -> _Solved:
     """A convolution with as many channels as places, of a network that is no row of layers."""
-    trace = Trace(subject.exact.model, subject.image.double())
-    layer = find_wide(trace)[0]
+    layer = wide_of(subject.exact)[0]
     numbers, pixels = math.prod(layer.window.shape), math.prod(subject.target.shape)
     what = (
         f"what goes in, {numbers:,} numbers, is solved for by the rank of the gradient of {layer.weight}, which has as "

@@ -17,6 +17,7 @@ from dosimeter.auditing.panel.channels import channel_of
 from dosimeter.auditing.setting import Audit, Updates, part
 from dosimeter.defenses import Defense
 from dosimeter.errors import ModelError
+from dosimeter.networks.remember import remembering
 from dosimeter.types import BatchNorm, Shape, Step
 
 
@@ -50,10 +51,11 @@ def lint(
         step=part("step", step), seed=seed, updates=Updates(batch_norm=batch_norm),
     )  # fmt: skip
     try:
-        subject = _subject(clipping(whole), shape, batch)
-        layers = tuple(layer_ranks(subject.trace))
-        solved, refused = images.solved(subject)
-        leaks = sorted((*solved, *_others(subject, solved)), key=lambda leak: -leak.level)
+        with remembering():
+            subject = _subject(clipping(whole), shape, batch)
+            layers = tuple(layer_ranks(subject.trace))
+            solved, refused = images.solved(subject)
+            leaks = sorted((*solved, *_others(subject, solved)), key=lambda leak: -leak.level)
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as reason:
         why = (str(reason) or type(reason).__name__).splitlines()[0]
         raise ModelError(f"The model cannot be traced: {why}; lint its plain module, or audit it.") from reason
