@@ -109,6 +109,10 @@ def test_an_update_of_any_form_gives_its_image_away(here: Path, private: Victims
     assert run.document["threat"]["labels"] is ("--labels" in words)
     assert "originals" not in run.tensors
     assert (here / "run" / "report.html").read_text().startswith("<!doctype html>")
+    assert call("report", "run", "--redact")[0] == 0
+    redacted = (here / "run" / "report-redacted.html").read_text()
+    assert "<img" not in redacted
+    assert "left out of this page" in redacted
 
 
 def test_a_gate_exits_by_the_verdict(here: Path) -> None:

@@ -259,6 +259,10 @@ def test_a_federation_is_audited_from_its_folder(here: Path) -> None:
     (here / "run" / "report.html").unlink()
     assert CliRunner().invoke(app, ["report", "run"]).exit_code == 0
     assert (here / "run" / "report.html").read_text().partition("<footer")[0] == page.partition("<footer")[0]
+    assert CliRunner().invoke(app, ["report", "run", "--redact"]).exit_code == 0
+    redacted = (here / "run" / "report-redacted.html").read_text()
+    assert "<img" not in redacted
+    assert "left out of this page" in redacted
 
 
 def test_all_updates_share_the_time_that_there_is(here: Path) -> None:

@@ -219,3 +219,5 @@ def test_points_of_a_comparison_open_their_pictures(opens: Opens, grey: Result, 
             shown.keyboard.press("Enter")
             assert shown.locator("dialog").is_visible()
             assert shown.locator("dialog p").inner_text() == "noise"
+    redacted = kept.draw(tmp_path, redact=True)
+    assert (redacted.name, "<img" in redacted.read_text()) == ("compare-redacted.html", False)

@@ -4,7 +4,8 @@ table      a result on a terminal
 page       the report, one HTML file; its parts in opening, sections, gallery, figures, dosed and provenance
 captured   the page's parts for a captured update, told in the sentences of standing; survey those for a federation
 several    one page over several audits
-kept       pages over trainings, comparisons, sweeps, reproductions and doses; kinds what each of them shows
+kept       pages over trainings, comparisons, sweeps, reproductions and doses; kinds, rounds, dosed and drawn what
+           each of them shows
 words      sentences and rows that terminal and page share; evidence its bar
 charts     figures over several results     plot   axes and lines in SVG     pictures   images in a page
 markup     HTML     style   page.css and page.js     pdf   a page in print     pipelines   what gates say

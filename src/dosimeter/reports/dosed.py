@@ -1,17 +1,20 @@
 """The dose on a page: by image, by tensor, and beside what attacks reached."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dosimeter.reports import charts, sections
+from dosimeter.reports import charts, pictures, sections
+from dosimeter.reports.drawn import Drawn, Entry
 from dosimeter.reports.markup import Html, join, tag
+from dosimeter.reports.sections import Part
 
 FILE, BARS = "dose.json", 24
 """Where a run has it; images with a bar of their own, the most exposed ones."""
 
-Entry = Mapping[str, Any]
+MANY = 4
+"""Pictures in a card from which they stand in several lines."""
 
 
 def read(folder: Path) -> dict[str, Any] | None:
@@ -77,3 +80,56 @@ def _against(found: Entry) -> Html:
 def _name(each: Entry) -> str:
     place = f" ({each['place'] + 1})" if each.get("place") else ""
     return f"Image {each['number']}{place}"
+
+
+def page(found: Entry) -> Drawn:
+    """Figures of every image and tensor, and pictures of what is determined of each and what is not."""
+    names = {"share": "Share of dimensions determined.", "reader": "PSNR of a linear reader in dB."}
+    drawn = [
+        sections.drawing(charts.lines({key: points}, x="noise, power of 10", y=key), names[key])
+        for key, points in found.get("curves", {}).items()
+        if points
+    ]
+    parts = [Part("noise", "Over noise", charts.side_by_side(*drawn))] if drawn else []
+    kept = read(found["folder"])
+    told = by_tensor(kept["images"]) if kept else []
+    if told:
+        parts.append(Part("tensors", "By tensor", charts.side_by_side(*told)))
+    elif found["tensors"]:
+        table = sections.table(found["tensor_head"], found["tensors"], "sorts")
+        parts.append(Part("tensors", "Tensors of the most exposed image", table))
+    parts += _dose_pictures(found)
+    parts.append(Part("figures", "Figures", sections.table(found["head"], found["rows"], "sorts")))
+    if kept is None:
+        return Drawn("What updates determine under noise.", found["about"], parts, drawn[0] if drawn else None)
+    said = f"An update determines {100 * kept['mean']['share']:.0f} % of an image's dimensions."
+    bars = by_image(kept["images"])
+    worst = max(kept["images"], key=lambda each: (each["determined"], each["bits"] or 0.0))
+    first = _dose_strip(found, f"{worst['id']}/{worst['place']}", most=3)
+    proof = tag("div", tag("figure", first, data_name="The most exposed image") if first else None, bars)
+    return Drawn(said, kept["sentence"], parts, proof)
+
+
+def _dose_pictures(found: Entry) -> list[Part]:
+    """What is determined of each image and what is not."""
+    strips = {name: _dose_strip(found, name) for name in found["pictures"]}
+    cards = [
+        tag("figure", tag("h3", name), strip, class_="card", data_name=name) for name, strip in strips.items() if strip
+    ]
+    return [Part("pictures", "Pictures", tag("div", *cards, class_="cards"))] if cards else []
+
+
+def _dose_strip(found: Entry, name: str, most: int | None = None) -> Html | None:
+    """The pictures of one image, or the first of them."""
+    shown = list(found["pictures"].get(name, {}).items())[:most]
+    if not shown or found.get("redact"):
+        return None
+    cells = [
+        tag(
+            "span",
+            pictures.embed_file(found["folder"] / "pictures" / Path(file).name, f"{name}: {what}"),
+            tag("small", what),
+        )
+        for what, file in shown
+    ]
+    return tag("button", *cells, class_="strip many" if len(cells) > MANY else "strip", type="button")

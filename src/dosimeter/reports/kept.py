@@ -10,7 +10,8 @@ from typing import Any
 from dosimeter import files
 from dosimeter.errors import DataError
 from dosimeter.reports import opening, sections
-from dosimeter.reports.kinds import KINDS, Drawn
+from dosimeter.reports.drawn import Drawn
+from dosimeter.reports.kinds import KINDS
 from dosimeter.reports.markup import Html, tag
 from dosimeter.reports.sections import Part
 

@@ -11,13 +11,13 @@ from dosimeter.auditing.verdict import Kind, Verdict, weigh
 from dosimeter.errors import DataError
 from dosimeter.progress import duration
 from dosimeter.reports import charts, evidence, figures, gallery, kept, opening, provenance, sections
+from dosimeter.reports.drawn import Drawn
 from dosimeter.reports.gallery import Rival
-from dosimeter.reports.kinds import Drawn
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.page import PAGE
 from dosimeter.reports.pictures import embed
 from dosimeter.reports.sections import Part
-from dosimeter.reports.words import brief, count, granted, listed
+from dosimeter.reports.words import brief, count, granted, listed, short
 
 TITLE = "Audits compared"
 
@@ -101,6 +101,7 @@ def _table(found: Sequence[Named], *, redact: bool) -> Html:
     for at, each in enumerate(found):
         scores = each.result.scores
         kind = {Kind.LEAKS: "read", Kind.INCONCLUSIVE: "short", Kind.NOT_SHOWN: "hidden"}[each.found.kind]
+        unseen = each.found.kind is Kind.LEAKS and not scores.success.hits  # no image, but something else
         defense = brief(each.result.settings.get("defense")) or "no defense"
         best = gallery.ranked(each.result)[0]
         rival = [one for one in gallery.rivals(each.result) if one.name == each.result.settings["attack_name"]][:1]
@@ -115,7 +116,11 @@ def _table(found: Sequence[Named], *, redact: bool) -> Html:
                     scope="row",
                 ),
                 None if redact else tag("td", tag("div", *(embed(one.image, one.alt, side=64) for one in shown))),
-                tag("td", tag("span", opening.WORDS[each.found.kind].lower(), class_=f"chip {kind}")),
+                tag(
+                    "td",
+                    tag("span", opening.WORDS[each.found.kind].lower(), class_=f"chip {kind}"),
+                    tag("span", short(each.found, scores.images), class_="note") if unseen else None,
+                ),
                 tag("td", evidence.bar(scores.evidence, mini=True), data_value=scores.success.rate),
                 tag("td", f"{scores.success.hits:,} of {scores.success.of:,}", class_="w"),
                 tag("td", str(each.result.settings["attack_name"])),
