@@ -52,7 +52,8 @@ def test_a_sweep_prints_its_grid_and_goes_on_from_its_folder(tmp_path: Path, mon
     assert "noise:sigma=10" in out
     assert "inconclusive" in out
     page = (tmp_path / "kept/sweep.html").read_text()
-    assert page.count("Most exposed") == 3
+    assert page.count('id="picture-') == 3
+    assert "of 3 trials leak" in page
     assert "data:image" in page
     code, out, _ = call("sweep", "--config", "kept/run.toml", "--out", "kept", "--json")
     assert (code, len(json.loads(out)["trials"])) == (0, 3)

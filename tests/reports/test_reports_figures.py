@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dosimeter.reports import figures, plot
+from dosimeter.reports import figures, plot, traces
 from dosimeter.types import Curve
 
 POSITIVE = st.floats(1e-30, 1e30)
@@ -83,6 +83,21 @@ def test_long_curves_of_many_victims_stay_small() -> None:
     assert drawing.count('class="thin"') <= figures.LINES
     assert len(drawing) < 500_000
     assert ">5,000<" in drawing
+
+
+def test_tensors_are_drawn_where_they_were_recorded() -> None:
+    assert traces.traces((0, 1), {}) == []
+    kinds = torch.tensor([[[2.0, 0.5, 0, 0, 4.0], [4.0, 1.0, 0, 0, 4.0]]])  # (V, T, ...): the norm and cosine grow
+    cosine, norm = traces.traces((0, 10), {"conv.weight": kinds, "<b>": kinds / 10})
+    for drawing, ends in ((cosine, ("0.5", "1")), (norm, ("0.5", "1"))):
+        assert "<b>" not in drawing.replace("<b>Cosine", "").replace("<b>Norm", "")
+        assert drawing.count("<polyline") == 2
+        assert f"conv.weight {ends[1]}" in drawing
+    heights = [float(pair.split(",")[1]) for pair in re.findall(r'points="([^"]+)"', cosine)[0].split()]
+    assert heights[0] > heights[1]
+    many = {f"layer{k}": kinds * (k + 1) for k in range(9)}
+    assert "Left out: 3 smaller tensors." in traces.traces((0, 10), many)[0]
+    assert traces.traces((0, 1), {"a": torch.full((2, 2, 7), torch.nan)})
 
 
 SSIM = st.floats(-1, 1)

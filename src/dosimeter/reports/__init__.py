@@ -1,7 +1,7 @@
 """What people see of a result: tables on a terminal, one page, a folder.
 
 table      a result on a terminal
-page       the report, one HTML file; its parts in opening, sections, gallery, figures, dosed and provenance
+page       the report, one HTML file; its parts in opening, sections, gallery, figures, traces, dosed and provenance
 captured   the page's parts for a captured update, told in the sentences of standing; survey those for a federation
 several    one page over several audits
 kept       pages over trainings, comparisons, sweeps, reproductions and doses; kinds, rounds, dosed and drawn what

@@ -9,13 +9,29 @@ from typing import Any, NamedTuple
 from dosimeter import files
 from dosimeter.auditing import Captured, Outcome, Result, Survey
 from dosimeter.progress import duration
-from dosimeter.reports import captured, charts, dosed, evidence, figures, gallery, opening, provenance, sections, survey
+from dosimeter.reports import (
+    captured,
+    charts,
+    dosed,
+    evidence,
+    figures,
+    gallery,
+    opening,
+    provenance,
+    sections,
+    survey,
+    traces,
+)
 from dosimeter.reports.markup import Html, join, tag
 from dosimeter.reports.sections import Part
 from dosimeter.reports.words import brief, count, headline, ordered
 from dosimeter.store import attack_folder, update_folder
 
 TITLE, PAGE, REDACTED = "Gradient leakage audit", "report.html", "report-redacted.html"
+
+
+FAR = 1e-3
+"""Share of a search's last loss below which that of the client's own step is too far down to be drawn beside it."""
 
 
 class Beside(NamedTuple):
@@ -136,9 +152,12 @@ def _search(result: Result) -> Html:
         lines = (
             f"How far the reconstruction's update is from the observed one; a thin line for {which}, the median bold."
         )
-        truth = median(truths) if truths else None
-        if truth:
+        truth, last = median(truths) if truths else 0.0, median(result.curve.match[:, -1].tolist())
+        if truth > FAR * last:
             lines += " Dashed: the client's own step, which a search that does its work comes down to."
+        elif truths:
+            lines += " The client's own step has a loss near 0."
+            truth = 0.0
         drawn.append(sections.drawing(figures.curves(result.curve, truth), "Matching loss.", lines))
     names = {kind: said.name for kind, said in evidence.KINDS.items()}
     if cloud := figures.matches(result.records, names, result.scores.success.threshold):
@@ -149,6 +168,7 @@ def _search(result: Result) -> Html:
         ]
         words = "A point an image; those on the left explain the update best. Choose one to see its pictures. "
         drawn.append(sections.drawing(cloud, "Match and SSIM.", words, *keys))
+    drawn += traces.traces(result.curve.steps, getattr(result.curve, "traces", {}))
     if solved:
         layers = {name: [each[name] for each in solved if name in each] for name in solved[0]}
         means = {name: sum(each) / len(each) for name, each in layers.items()}
