@@ -8,9 +8,10 @@ import csv
 import io
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import dash
 from dash import ALL, ClientsideFunction, Input, Output, State, ctx, html, no_update
@@ -21,7 +22,7 @@ from dosimeter.app.jobs import DONE, Job, Jobs
 from dosimeter.app.trials import CHOICES, Asked, Trials
 from dosimeter.errors import DataError, DosimeterError
 
-ROWS, SHOTS, POINTS, COMPARED = 25, 24, 1000, 20
+ROWS, SHOTS, POINTS, COMPARED = 25, 24, 500, 20
 """Trials and pictures on a page, points of the plot, trials beside each other: at most."""
 
 
@@ -65,7 +66,7 @@ class Explorer:
         """The page as it is opened, with the first rows in it."""
         rows, told, wrong, trained = list[Any](), "", "", False
         try:
-            rows, told = self._page(Asked(chosen=page.ONLY), page.FIRST, [])
+            rows, told = self._page(Asked(chosen=page.ONLY), dict(page.FIRST), [])
             trained = self.trials.trained
         except DataError as error:
             wrong = str(error)
@@ -86,13 +87,15 @@ class Explorer:
         app.clientside_callback(
             ClientsideFunction("explorer", "svg"), Output("svg", "title"), Input("svg", "n_clicks"), **once
         )
-        app.callback(Output({"choose": ALL}, "options"), version)(self.options)
+        # The second says that there is a page; the first alone would wait for a change.
+        app.callback(Output({"choose": ALL}, "options"), [version, Input("list", "id")])(self.options)
         app.callback(
-            [Output("rows", "children"), Output("told", "children"), Output("at", "data"), Output("banner", "children"),
+            [Output("rows", "children"), Output("told", "children"), Output("at", "data"), Output("asked", "data"),
+             Output("banner", "children"),
              Output({"sort": ALL}, "children"), Output({"head": ALL}, "aria-sort")],
             [Input("text", "value"), chosen, Input("before", "n_clicks"), Input("next", "n_clicks"),
              Input({"sort": ALL}, "n_clicks"), version],
-            [State("at", "data"), State("picked", "data")],
+            [State("at", "data"), State("asked", "data"), State("picked", "data")], **once,
         )(self.turn)  # fmt: skip
         app.callback(
             [Output("picked", "data"), Output({"pick": ALL}, "value")],
@@ -100,8 +103,7 @@ class Explorer:
         )(self.pick)  # fmt: skip
         app.callback(
             [Output("plot", "figure"), Output("plotted", "children")],
-            [Input("text", "value"), chosen, Input("across", "value"), Input("up", "value"), Input("picked", "data"),
-             version],
+            [Input("asked", "data"), Input("across", "value"), Input("up", "value"), Input("picked", "data"), version],
         )(self.plot)  # fmt: skip
         app.callback(Output("compared", "children"), Input("picked", "data"), **once)(self.compare)
         app.callback(Output("url", "hash", allow_duplicate=True), Input("plot", "clickData"), **once)(_clicked)
@@ -135,46 +137,37 @@ class Explorer:
         except DataError:
             return []
 
-    def _page(self, asked: Asked, at: Mapping[str, Any], picked: Sequence[str]) -> tuple[list[Any], str]:
-        many = self.trials.many(asked)
+    def _page(self, asked: Asked, at: dict[str, Any], picked: Sequence[str]) -> tuple[list[Any], str]:
+        """Rows of a page of the table, and which they are; a page that is not there is the last one."""
         asked = asked._replace(sort=str(at["sort"]), down=bool(at["down"]))
-        first = min(max(0, at["page"]) * ROWS, max(0, many - 1) // ROWS * ROWS)
-        rows = self.trials.rows(asked, most=ROWS, skip=first)
-        if not many:
-            return [], "No trials yet." if self.trials.empty else "No trials."
-        return parts.rows_of(rows, picked), f"{first + 1:,} to {first + len(rows):,} of {many:,}"
+        at["page"] = max(0, at["page"])
+        rows, many = self.trials.page(asked, most=ROWS, skip=at["page"] * ROWS)
+        if many and not rows:
+            at["page"] = (many - 1) // ROWS
+            rows, many = self.trials.page(asked, most=ROWS, skip=at["page"] * ROWS)
+        first = at["page"] * ROWS
+        told = f"{first + 1:,} to {first + len(rows):,} of {many:,}" if rows else "No trials."
+        return parts.rows_of(rows, picked), told
 
-    def options(self, version: Any) -> list[list[str]]:
+    def options(self, version: Any, _: str) -> list[list[str]]:
         if self._choices[0] != version or version is None:
             self._choices = (version, self.trials.choices())
         return [self._choices[1][name] for name in CHOICES]
 
     def turn(
-        self,
-        text: str | None,
-        chosen: list[Any],
-        _b: int,
-        _n: int,
-        _s: Any,
-        _v: Any,
-        at: dict[str, Any],
-        picked: list[str],
-    ) -> Any:
-        """Rows after a filter, a sort or a turn of the page."""
-        by, at = ctx.triggered_id, dict(at)
+        self, text: str | None, chosen: list[Any], _b: int, _n: int, _s: Any, _v: Any, at: dict[str, Any],
+        before: Any, picked: list[str],
+    ) -> Any:  # fmt: skip
+        """Rows after a filter, a sort or a turn of the page; the plot follows where the filter is another."""
+        by, words = ctx.triggered_id, ("model", "data", "defense", "attack")
         if isinstance(by, dict) and "sort" in by and ctx.triggered[0]["value"]:
-            down = (
-                not at["down"] if at["sort"] == by["sort"] else by["sort"] not in ("model", "data", "defense", "attack")
-            )
+            down = not at["down"] if at["sort"] == by["sort"] else by["sort"] not in words
             at = {"page": 0, "sort": by["sort"], "down": down}
-        elif by in ("before", "next"):
-            at["page"] = max(0, at["page"] + (1 if by == "next" else -1))
-        elif by not in ("version", None):
-            at["page"] = 0
-        asked = _asked(text, chosen)
-        at["page"] = min(at["page"], max(0, self.trials.many(asked) - 1) // ROWS)
-        rows, told = self._page(asked, at, picked)
-        return rows, told, at, "", *parts.arrows(at["sort"], at["down"])
+        elif by != "version":
+            at = {**at, "page": {"before": at["page"] - 1, "next": at["page"] + 1}.get(str(by), 0)}
+        rows, told = self._page(_asked(text, chosen), at, picked)
+        now = [text, chosen]
+        return rows, told, at, no_update if now == before else now, "", *parts.arrows(at["sort"], at["down"])
 
     def pick(self, values: list[list[str]], _: int, picked: list[str]) -> Any:
         """Trials that are compared, those on other pages of the table among them."""
@@ -186,10 +179,10 @@ class Explorer:
         found += [digest for digest in now if digest not in found]
         return found[:COMPARED] if found != picked else no_update, [no_update] * len(values)
 
-    def plot(self, text: str | None, chosen: list[Any], across: str, up: str, picked: list[str], _: Any) -> Any:
+    def plot(self, filters: list[Any], across: str, up: str, picked: list[str], _: Any) -> Any:
         if across not in figures.AXES or up not in figures.AXES:
             return no_update, no_update
-        rows = self.trials.rows(_asked(text, chosen), most=POINTS, names=figures.NEEDED)
+        rows = self.trials.rows(_asked(*filters), most=POINTS, names=figures.NEEDED)
         rows += [row for row in self.trials.some(picked[:COMPARED]) if row["digest"] not in {r["digest"] for r in rows}]
         figure = figures.scatter(rows, across, up, picked)
         many = sum(len(trace["x"]) for trace in figure["data"] if trace["name"] != "compared")
@@ -210,14 +203,15 @@ class Explorer:
         self, hash_: str | None, order: str, said: str | None, _b: int, _n: int, _v: Any, shot: dict[str, Any]
     ) -> Any:
         """One trial: what it is, its pictures, or its page."""
-        digest, _, rest = (hash_ or "").removeprefix("#").partition("/")
+        asked = unquote(hash_ or "").removeprefix("#")
+        digest, on_page = asked.removesuffix("/page"), asked.endswith("/page")
         if digest in ("", "new"):
             return None, None, "", {"page": 0}, None
         found = self.trials.trial(digest)
         if found is None:
             return html.P(f"There is no trial {digest[:64]!r} in this store."), None, "", {"page": 0}, None
-        head = page.about(found, page=rest == "page")
-        if rest == "page":
+        head = page.about(found, page=on_page)
+        if on_page:
             frame = html.Iframe(src=f"/page/{digest}/", title="The page of this trial", className="frame")
             return head, None, "", {"page": 0}, frame if page.has_page(found) else None
         by, many = ctx.triggered_id, self.trials.images(digest, said=said)
@@ -299,4 +293,7 @@ def _say(error: Exception) -> Any:
         traceback.print_exception(error, file=sys.stderr)
         said = "This could not be shown, by a mistake of the program's own; the terminal says more."
     dash.set_props("banner", {"children": said})
-    return no_update
+    outputs = ctx.outputs_list  # a list where there are several, in which those of a pattern are a list in turn
+    if not isinstance(outputs, list):
+        return no_update
+    return [[no_update] * len(each) if isinstance(each, list) else no_update for each in outputs]

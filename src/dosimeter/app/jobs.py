@@ -77,7 +77,7 @@ class Jobs:
                 return
             job.status = STOPPED
             if job.process is not None:
-                job.process.terminate()
+                _end(job.process)
 
     def close(self) -> None:
         """End all of them, and wait for the one that runs."""
@@ -87,13 +87,10 @@ class Jobs:
                 if not job.over:
                     job.status = STOPPED
                     if job.process is not None:
-                        job.process.terminate()
+                        _end(job.process)
             self._changed.notify()
         if self._thread.is_alive():
-            self._thread.join(PATIENCE)
-        for job in self._jobs:
-            if job.process is not None and job.process.poll() is None:
-                job.process.kill()
+            self._thread.join(2 * PATIENCE)
 
     def _work(self) -> None:
         while True:
@@ -124,7 +121,8 @@ class Jobs:
         told = process.stdout.read()  # without `communicate`, which would close its standard input
         process.wait()
         reader.join(PATIENCE)
-        process.stdin.close()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            pipe.close()
         with self._changed:
             if job.status == STOPPED:
                 return
@@ -137,6 +135,14 @@ class Jobs:
             else:
                 last = lines[-1] if lines else f"The audit ended with exit code {process.returncode}."
                 job.status, job.said = FAILED, failed[0] if failed else last.removeprefix("dosimeter: ")
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Have a process stop, and kill it where it does not."""
+    process.terminate()
+    late = threading.Timer(PATIENCE, process.kill)
+    late.daemon = True
+    late.start()
 
 
 def _rows(text: str) -> list[dict[str, object]]:

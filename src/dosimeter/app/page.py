@@ -36,6 +36,7 @@ def whole(
             dcc.Location(id="url", refresh=False),
             dcc.Store(id="picked", data=[]),
             dcc.Store(id="at", data=FIRST),
+            dcc.Store(id="asked", data=["", [ONLY.get(name) for name in CHOICES]]),
             dcc.Store(id="shot", data={"page": 0}),
             dcc.Store(id="version", data=version),
             dcc.Store(id="mine", storage_type="session"),
@@ -72,7 +73,7 @@ def _button(text: str, name: str, **more: Any) -> Any:
 
 
 def _list(rows: Sequence[Any], told: str, across: str) -> Any:
-    search = dcc.Input(id="text", type="search", placeholder="noise cifar10", debounce=0.2, autoComplete="off")
+    search = dcc.Input(id="text", type="search", placeholder="noise cifar10", debounce=0.15, autoComplete="off")
     chosen = [
         dcc.Dropdown(
             id={"choose": name}, value=ONLY.get(name), options=[*filter(None, [ONLY.get(name)])], placeholder="all"
@@ -80,7 +81,7 @@ def _list(rows: Sequence[Any], told: str, across: str) -> Any:
         for name in CHOICES
     ]
     filters = [_labelled("search", search), *(_labelled(*each) for each in zip(CHOICES, chosen, strict=True))]
-    table = html.Table([parts.heads(), html.Tbody(rows, id="rows")], className="trials")
+    table = html.Table([parts.heads(FIRST["sort"], FIRST["down"]), html.Tbody(rows, id="rows")], className="trials")
     turn = (_button("Before", "before"), html.Span(told, id="told", role="status"), _button("Next", "next"))
     found = html.Section(
         [

@@ -73,13 +73,13 @@ def cells(row: Mapping[str, Any]) -> dict[str, Any]:
     return words | {"verdict": standing(row)} | numbers | rest
 
 
-def heads() -> Any:
+def heads(sort: str, down: bool) -> Any:
     """The table's head, each of its words a button that sorts."""
-    cells_ = [html.Th(html.Span("compare", className="away"), scope="col")]
-    for name, label in HEAD.items():
+    made = [html.Th(html.Span("compare", className="away"), scope="col")]
+    for name, label, how in zip(HEAD, *arrows(sort, down), strict=True):
         button = html.Button(label, id={"sort": name}, n_clicks=0, className="plain")
-        cells_.append(html.Th(button, id={"head": name}, scope="col", className=f"c-{name}"))
-    return html.Thead(html.Tr(cells_))
+        made.append(html.Th(button, id={"head": name}, scope="col", className=f"c-{name}", **{"aria-sort": how}))
+    return html.Thead(html.Tr(made))
 
 
 def arrows(sort: str, down: bool) -> tuple[list[str], list[str]]:

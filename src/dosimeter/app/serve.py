@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import flask
+from dash.exceptions import DependencyException
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from dosimeter.app import places
@@ -75,6 +76,8 @@ def serving(
 
 
 def _route(server: flask.Flask, store: Path) -> None:
+    server.register_error_handler(DependencyException, lambda _: ("", 404))  # a path that Dash has no file of
+
     @server.get("/picture/<digest>/<name>")
     def picture(digest: str, name: str) -> Any:
         try:

@@ -25,10 +25,11 @@ STATUSES = ("done", "running", "failed", DAMAGED)
 
 def _document(column: str) -> str:
     """A column's JSON object, or NULL where it is none; NaN and infinities, which Python writes, are no numbers."""
-    text = f"CAST({column} AS TEXT)"
+    text = again = f"CAST({column} AS TEXT)"
     for word in ("-Infinity", "Infinity", "NaN"):
-        text = f"replace({text}, '{word}', 'null')"
-    return f"CASE WHEN json_valid({text}) THEN CASE json_type({text}) WHEN 'object' THEN {text} END END"
+        again = f"replace({again}, '{word}', 'null')"
+    return f"""CASE WHEN substr({text}, 1, 1) != '{{' THEN NULL WHEN json_valid({text}) THEN {text}
+        WHEN json_valid({again}) THEN {again} END"""
 
 
 _W, _F, _A = (_document(column) for column in ("t.words", "t.found", "u.found"))
@@ -161,13 +162,23 @@ class Trials:
         rows = self._all(f"SELECT count(*) AS many {_FROM} {where}", given)
         return int(rows[0]["many"]) if rows else 0
 
-    def rows(self, asked: Asked, *, most: int, skip: int = 0, names: Iterable[str] = COLUMNS) -> list[dict[str, Any]]:
-        """Trials in their order; columns are made of those alone that are given."""
+    def page(self, asked: Asked, *, most: int, skip: int = 0) -> tuple[list[dict[str, Any]], int]:
+        """Trials in their order, and how many there are in all, in one pass over the store."""
         where, given = _where(asked)
-        order = f"{COLUMNS.get(asked.sort, 't.began')} {'DESC' if asked.down else 'ASC'} NULLS LAST, t.digest"
-        which = f"SELECT t.rowid {_FROM} {where} ORDER BY {order} LIMIT ? OFFSET ?"
-        question = f"SELECT {_columns(names)} {_FROM} WHERE t.rowid IN ({which}) ORDER BY {order}"
-        return self._with_accuracy(self._all(question, (*given, most, max(0, skip))))
+        which = f"SELECT t.rowid AS row, count(*) OVER () AS many {_FROM} {where} {_order(asked)} LIMIT ? OFFSET ?"
+        found = self._all(which, (*given, most, max(0, skip)))
+        if not found:
+            return [], self.many(asked) if skip else 0
+        marks = ", ".join(str(int(each["row"])) for each in found)
+        rows = self._all(f"SELECT {_columns()} {_FROM} WHERE t.rowid IN ({marks}) {_order(asked)}")
+        return self._with_accuracy(rows), int(found[0]["many"])
+
+    def rows(self, asked: Asked, *, most: int, names: Iterable[str] = COLUMNS) -> list[dict[str, Any]]:
+        """The first trials in their order; columns are made of those alone that are given."""
+        where, given = _where(asked)
+        which = f"SELECT t.rowid {_FROM} {where} {_order(asked)} LIMIT ?"
+        question = f"SELECT {_columns(names)} {_FROM} WHERE t.rowid IN ({which}) {_order(asked)}"
+        return self._with_accuracy(self._all(question, (*given, most)))
 
     def some(self, digests: Sequence[str]) -> list[dict[str, Any]]:
         """Trials by their digests, in that order."""
@@ -230,15 +241,25 @@ def _records(said: str | None) -> str:
     return f"SELECT * FROM ({whole}) WHERE {_SAID} = ?" if said else whole
 
 
+def _order(asked: Asked) -> str:
+    return f"ORDER BY {COLUMNS.get(asked.sort, 't.began')} {'DESC' if asked.down else 'ASC'} NULLS LAST, t.digest"
+
+
 def _where(asked: Asked) -> tuple[str, list[Any]]:
-    """The condition and its values; words are searched for in all that names a trial."""
-    told = [(f"{COLUMNS[name]} = ?", value) for name, value in asked.chosen.items() if name in CHOICES and value]
-    named = " || ' ' || ".join(
-        f"COALESCE({COLUMNS[name]}, '')" for name in ("digest", "model", "data", "defense", "attack")
-    )
-    for word in asked.text.split():
-        told.append((f"instr(lower({named} || ' ' || CAST(t.words AS TEXT)), ?) > 0", word.lower()))
-    return ("WHERE " + " AND ".join(part for part, _ in told) if told else ""), [value for _, value in told]
+    """The condition and its values. Words are searched for in a trial's own, as they are written, and in its digest."""
+    told = [(f"{COLUMNS[name]} = ?", [value]) for name, value in asked.chosen.items() if name in CHOICES and value]
+    for word in asked.text.lower().split():
+        kept = json.dumps(word)[1:-1]
+        ways = [("instr(lower(CAST(t.words AS TEXT)), ?) > 0", kept), ("instr(t.digest, ?) > 0", word)]
+        # What is usual is not among the words.
+        ways += [
+            ("instr(t.words, ?) = 0", f'"{name}":')
+            for name, usual in USUAL.items()
+            if isinstance(usual, str) and word in usual
+        ]
+        told.append((f"({' OR '.join(way for way, _ in ways)})", [value for _, value in ways]))
+    where = " AND ".join(part for part, _ in told)
+    return f"WHERE {where}" if told else "", [value for _, given in told for value in given]
 
 
 def values(text: Any) -> dict[str, Any] | None:

@@ -3,11 +3,11 @@ window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.explorer = {
   // Which of list, form, trial, its pictures and its page are hidden, by the address.
   view: function (hash) {
-    const [name, rest] = (hash || "").replace(/^#/, "").split("/");
+    const name = (hash || "").replace(/^#/, "");
+    const form = name === "new", list = name === "", page = name.endsWith("/page");
     window.scrollTo(0, 0);
-    const form = name === "new", list = name === "";
     setTimeout(() => window.dispatchEvent(new Event("resize")), 0); // figures that were hidden have no size
-    return [!list, !form, list || form, rest === "page", rest !== "page"];
+    return [!list, !form, list || form, page, !page];
   },
   svg: function () {
     const plot = document.querySelector("#plot .js-plotly-plot");
