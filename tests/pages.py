@@ -31,10 +31,14 @@ def snippets(page: Path) -> list[str]:
 
 
 def lines(page: Path) -> Iterator[Line]:
-    """All that a page has a reader type, from its indented and fenced blocks, without remarks behind it."""
-    text = re.sub(
-        r"^```python\n.*?^```", lambda block: "\n" * block[0].count("\n"), page.read_text(), flags=re.S | re.M
-    )
+    """All that a page has a reader type."""
+    return lines_of(page.name, page.read_text())
+
+
+def lines_of(page: str, content: str) -> Iterator[Line]:
+    """The same of a page's content: from its indented and fenced blocks, without remarks behind them."""
+    python = re.compile(r"^```python\n.*?^```", re.S | re.M)
+    text = python.sub(lambda block: "\n" * block[0].count("\n"), content)
     fenced, held, start = False, "", 0
     for number, raw in enumerate(text.splitlines(), 1):
         fenced ^= raw.startswith("```")
@@ -43,7 +47,7 @@ def lines(page: Path) -> Iterator[Line]:
         start, said = (start, held + " " + raw.strip()) if held else (number, raw.strip())
         held = said[:-1].rstrip() if said.endswith("\\") else ""
         if not held and (words := _words(said)):
-            yield Line(page.name, start, words)
+            yield Line(page, start, words)
 
 
 def _words(said: str) -> list[str]:

@@ -181,10 +181,15 @@ def described(name: str, thing: Any, *, level: int = 3) -> str:
     said = [f"{'#' * level} {name.rpartition('.')[2]}", f"```text\n{signature(name, thing)}\n```", plain(doc.head)]
     said.append(prose(doc.body))
     rows = [[code(key), plain(text)] for key, text in about.items() if text and not key.startswith("_")]
-    said += [table(["", ""], rows)] if rows else []
+    said += [table(["field" if inspect.isclass(thing) else "argument", "what it is"], rows)] if rows else []
     said += [f"*Deviations:* {plain(doc.deviations)}"] if doc.deviations else []
     if inspect.isclass(thing):
         held = {field.name for field in fields(thing)} if is_dataclass(thing) else set()
         more = [[code(key), plain(read(each).head)] for key, each in members(thing) if key not in held]
-        said += [table(["method", ""], more)] if more else []
+        said += [table(["method", "what it does"], more)] if more else []
     return "\n\n".join(filter(None, said))
+
+
+def page(title: str, *said: str) -> str:
+    """A page of what there is to say."""
+    return "\n\n".join(filter(None, [f"# {title}", *said])) + "\n"

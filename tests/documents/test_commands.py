@@ -1,5 +1,6 @@
 """Every line that a page has a reader type is one that the program takes."""
 
+import importlib
 import re
 import shlex
 from itertools import chain
@@ -16,7 +17,7 @@ from dosimeter import clients, defenses, federated, models, papers, servers, spe
 from dosimeter.attacks import presets
 from dosimeter.cli import app
 from dosimeter.errors import DosimeterError
-from pages import PAGES, ROOT, SHELL, Line, inline, lines
+from pages import PAGES, ROOT, SHELL, Line, inline, lines, lines_of
 
 TYPED = [line for page in PAGES for line in lines(page)]
 OURS = {line.text: line for line in TYPED if line.words[0] == "dosimeter"}
@@ -87,6 +88,19 @@ def test_what_is_quick_is_run(text: str, here: Path, monkeypatch: pytest.MonkeyP
     done = run(words)
     assert done.exit_code in (0, 1), f"{OURS[text].page}:{OURS[text].number}: {done.output or done.exception}"
     assert done.exit_code == 0 or "--fail-on" in words or "--weights" in words or "--gate" in words, done.output
+
+
+@pytest.mark.parametrize("kind", ["attacks", "defenses"])
+def test_lines_of_the_reference_can_be_planned(kind: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "hooks")
+    reference = importlib.import_module("reference")
+    monkeypatch.chdir(here)
+    made = {"attacks": reference.attacks, "defenses": reference.defenses_}[kind]()
+    found = [line for path, text in made.items() for line in lines_of(path, text)]
+    assert len(found) == len(made) - 1  # one on every page but the first, which lists them
+    for line in found:
+        done = run([*line.words[1:], "--dry-run"])
+        assert done.exit_code == 0, f"{line.page}: {done.output or done.exception}"
 
 
 def taken(line: Line, *, whole: bool = True) -> click.Context:
