@@ -8,16 +8,19 @@ export OMP_WAIT_POLICY := PASSIVE
 
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: audit test docs setup lint types pictures clean
+.PHONY: audit test docs setup lint types pictures dist wheel-check clean
 
-# Each defense meets every attack made for it.
+# Each defense meets every attack made for it; one table and one page have them all.
 DEFENSES := none noise:sigma=0.01 ppp:sigma=0.01 cvb fedkl
+define audits
+for defense in $(DEFENSES); do \
+	$(1) audit --model cnn --data mnist-5k --defense $$defense --attack auto $(2) \
+		--out runs/audit-$${defense%%:*} --overwrite --quiet || exit 1; \
+done; echo; $(1) report $(foreach each,$(DEFENSES),runs/audit-$(firstword $(subst :, ,$(each)))) --out runs/audit.html
+endef
 
 audit: $(VENV)/.core
-	for defense in $(DEFENSES); do \
-		$(BIN)/dosimeter audit --model cnn --data mnist-5k --defense $$defense --attack auto --victims 6 --steps 250 \
-			--out runs/audit-$${defense%%:*} --overwrite || exit 1; \
-	done
+	@$(call audits,$(BIN)/dosimeter,--victims 6 --steps 250)
 
 test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
@@ -46,6 +49,10 @@ $(VENV)/.core: pyproject.toml
 	$(PIP) install --editable .
 	@touch $@
 
+$(VENV)/.dist: $(VENV)/.core
+	$(PIP) install build twine
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) install --editable '.[dev]'
 	@touch $@
@@ -53,6 +60,21 @@ $(VENV)/.dev: $(VENV)/.core
 $(VENV)/.docs: $(VENV)/.core
 	$(PIP) install --editable '.[docs]'
 	@touch $@
+
+# Wheel and source archive, as they would be published; neither holds data but the 5,000 digits of the package.
+dist: $(VENV)/.dist
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python tests/archives.py dist
+
+# The wheel in an environment of its own, and the main job in short, outside the checkout.
+wheel-check: dist
+	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; wheel=$$(realpath dist/*.whl); \
+	$(PYTHON) -m venv "$$place/env"; began=$$(date +%s); \
+	"$$place/env/bin/python" -m pip --quiet --disable-pip-version-check install "$$wheel"; \
+	echo "Installed in $$(($$(date +%s) - began)) s; the environment takes $$(du -sm "$$place/env" | cut -f1) MB."; \
+	cd "$$place"; $(call audits,env/bin/dosimeter,--victims 1 --steps 20); test -s runs/audit.html
 
 clean:
 	rm -rf $(VENV) build dist runs site .mypy_cache .pytest_cache .ruff_cache .hypothesis

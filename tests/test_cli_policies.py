@@ -42,7 +42,7 @@ def test_policies_are_found_written_and_used(here: Path) -> None:
     used = f"ats:policy={found[0]['policy']}+{found[1]['policy']}"
     assert "2 of 4 policies" in out
     assert all(one["policy"] in out for one in found)
-    assert out.rstrip().endswith(f"dosimeter audit {' '.join(TASK)} --defense {used}")
+    assert " ".join(out.replace("\\\n", "").split()).endswith(f"dosimeter audit {' '.join(TASK)} --defense {used}")
     assert spec.joined("defense", used, defenses.BY_NAME) == defenses.Ats(policy=used.partition("=")[2])
     assert call(*SEARCH, "--overwrite")[1] == out
 

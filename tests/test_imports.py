@@ -20,6 +20,7 @@ VOCABULARY = {
     "files",
     "fingerprint",
     "lazy",
+    "lines",
     "plain",
     "progress",
     "rng",

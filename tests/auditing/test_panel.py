@@ -332,7 +332,7 @@ def test_auto_on_the_command_line_writes_all_and_gates(tmp_path: Path) -> None:
         ("--defense noise|nothing", "nothing"),
         ("--fail-above 2", "fail-above"),
         ("--rounds 3", "takes no --rounds"),
-        ("--guess-local-steps 1+2 --explain", "takes no --guess-local-steps, --explain"),
+        ("--guess-local-steps 1+2 --rounds 2", "takes no --guess-local-steps, --rounds"),
     ],
 )
 def test_bad_words_are_refused_before_any_work(words: str, said: str, tmp_path: Path) -> None:

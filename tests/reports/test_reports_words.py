@@ -6,9 +6,10 @@ import pytest
 
 from dosimeter.auditing import Result
 from dosimeter.auditing.records import Success
+from dosimeter.lines import clean
 from dosimeter.metrics import percent
 from dosimeter.progress import duration
-from dosimeter.reports.words import clean, labels_said, meaning, number, rows, shares, verdict
+from dosimeter.reports.words import labels_said, meaning, number, rows, shares, verdict
 
 
 def with_rate(result: Result, hits: int, of: int, blind: int = 0) -> Result:

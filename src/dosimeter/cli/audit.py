@@ -6,7 +6,6 @@ from typing import Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from dosimeter import auditing
 from dosimeter.attacks import AverageRounds, Steps
@@ -33,10 +32,11 @@ from dosimeter.cli.panel import run_panel
 from dosimeter.cli.parts import attack_of, pick, planned, resources_of, scoring_of, taking, told, written
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
+from dosimeter.lines import Grid
 from dosimeter.reports import pipelines
 from dosimeter.task import Task, load_task
 
-ALONE = ("rounds", "guess_local_steps", "guess_local_lr", "average_orders", "explain")
+ALONE = ("rounds", "guess_local_steps", "guess_local_lr", "average_orders")
 """Options of one attack, which a panel has no use for."""
 
 
@@ -55,7 +55,10 @@ def run(asked: options.Audit) -> None:
     if limits is not None:
         gate.check(limits, audit.victims.indices.numel())  # type: ignore[union-attr]
     if asked.dry_run:
-        out.print(_plan_panel(task, audit, steps) if steps else _plan(task, audit))
+        if steps:
+            _plan_panel(task, audit, steps)
+        else:
+            _plan(task, audit)
         return
     audit = replace(audit, scoring=scoring_of(asked, task.dataset, audit.victims))  # type: ignore[arg-type]
     name = f"{task.dataset.name}-{Path(asked.model.partition(':')[0]).stem}-{AUTO if steps else audit.attack.name}"
@@ -68,12 +71,14 @@ def run(asked: options.Audit) -> None:
             return beside_attacks(asked, task, audit, result, place) if asked.dose else result
 
         if steps:
-            result = run_panel(audit, place, steps=steps, made=made, beside=beside)
+            how = {"explain": asked.explain, "quiet": asked.quiet}
+            result = run_panel(audit, place, steps=steps, made=made, beside=beside, **how)
         else:
             result = written(place, lambda: beside(perform(audit)))
-    result = told(result, folder, as_json=asked.json)
-    if asked.explain and not asked.json:
-        out.print(_tensors(audit))
+    if asked.explain and not asked.json and not steps:
+        _tensors(audit).print(out)
+        out.print()
+    result = told(result, folder, as_json=asked.json, explain=asked.explain, quiet=asked.quiet)
     if result.status == "interrupted":
         raise typer.Exit(130)
     if limits is not None:
@@ -119,15 +124,15 @@ def _chosen(asked: options.Audit, task: Task, audit: Audit) -> Audit:
     return replace(audit, victims=victims, names={**audit.names, "pick": f"{asked.pick.value} of {most}"})
 
 
-def _plan(task: Task, audit: Audit) -> Table:
+def _plan(task: Task, audit: Audit) -> None:
     """What would run, with an estimate from a few steps actually taken."""
     guess = estimate(audit)
     rows = {"work": _work(guess), "time": _time(guess), "memory": _memory(guess["bytes"])}
     picked = {"picked": guess["picked"]} if guess["picked"] else {}
-    return planned(_what(task, audit, repr(audit.attack)) | picked | rows)
+    planned(_what(task, audit, repr(audit.attack)) | picked | rows)
 
 
-def _plan_panel(task: Task, audit: Audit, steps: Steps) -> Table:
+def _plan_panel(task: Task, audit: Audit, steps: Steps) -> None:
     """The same of every attack of the panel, and of all of them."""
     rows = _what(task, audit, "every attack made for the defense")
     whole: dict[str, float] = {"least": 0.0, "seconds": 0.0, "done": 1}
@@ -142,7 +147,7 @@ def _plan_panel(task: Task, audit: Audit, steps: Steps) -> Table:
         rows[name] = f"{_work(guess)}; {_time(guess)}; {_memory(guess['bytes'])}"
     whole["seconds"] = min(whole["seconds"], audit.resources.seconds)
     rows["all of them"] = f"{taking(whole)}, one after another; {_memory(most)}"
-    return planned(rows)
+    planned(rows)
 
 
 def _what(task: Task, audit: Audit, attack: str) -> dict[str, str]:
@@ -181,8 +186,8 @@ def _memory(size: float) -> str:
     return f"about {size / 2**20:,.0f} MiB"
 
 
-def _tensors(audit: Audit) -> Table:
-    table = Table("tensor", "form", "why")
+def _tensors(audit: Audit) -> Grid:
+    table = Grid("tensor", "form", "why")
     for row in auditing.explain(audit):
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     return table

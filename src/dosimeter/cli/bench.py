@@ -2,20 +2,20 @@
 
 from dataclasses import replace
 
-from rich.table import Table
-
 from dosimeter import benchmarks, checks, data, files
 from dosimeter.attacks import presets
 from dosimeter.benchmarks import costs as fitted
 from dosimeter.benchmarks import scale as scaling
 from dosimeter.benchmarks import sweeping
 from dosimeter.cli import options
-from dosimeter.cli.console import err, out
+from dosimeter.cli.console import err, hint, out
 from dosimeter.cli.parts import print_json
+from dosimeter.lines import Grid, say
 from dosimeter.progress import duration
 from dosimeter.sweeps.costs import keep, prices
 from dosimeter.task import load_task
 
+READ = "docs/engine.md says what these figures mean"
 SPANS = ("core_seconds", "days")
 
 
@@ -25,7 +25,8 @@ def agreement(asked: options.Agreement) -> None:
     task = load_task(asked.model, asked.data, seed=asked.seed)
     victims = data.pick(task.dataset, asked.victims, seed=asked.seed)
     found = benchmarks.compare(task.model, victims, attack, seed=asked.seed)
-    out.print(found.text())
+    say(out, found.text())
+    hint(READ)
 
 
 def engine(asked: options.Engine) -> None:
@@ -37,49 +38,52 @@ def engine(asked: options.Engine) -> None:
     found = benchmarks.run(effort, only=asked.only or (), python=asked.breaching, cores=asked.cores)
     benchmarks.write(found, asked.out)
     benchmarks.show(found, out)
+    hint(READ)
 
 
 def training(asked: options.Paces) -> None:
     """Measure and show the paces of all ways."""
     found = benchmarks.paces(benchmarks.Pace(**vars(asked)))
-    table = Table("way", "images a second", "lowest", "highest", "of the plain loop")
+    table = Grid("way", "images a second", "lowest", "highest", "of the plain loop")
     for way, figures in found.items():
         rates = [f"{figures[key]:,.0f}" for key in ("median", "min", "max")]
         table.add_row(way, *rates, f"{figures['of_plain']:.0%}")
-    out.print(table)
+    table.print(out)
+    hint("docs/training.md says what these figures mean")
 
 
 def swept(asked: options.Swept) -> None:
     """Measure and show all places, the speed-up and the store."""
     found = sweeping.measure(sweeping.Load(**vars(asked)), lambda what: err.print(f"Measuring {what}", highlight=False))
-    table = Table("place", "begins after", "a trial beside its attack", "a long trial's attack", "all long trials")
+    table = Grid("place", "begins after", "a trial beside its attack", "a long trial's attack", "all long trials")
     for row in found["rows"]:
         times = (row[key] for key in ("begins_after", "beside_a_trial", "trial", "whole"))
         table.add_row(row["place"], *(f"{value:.2f} s" for value in times))
-    out.print(table)
+    table.print(out)
     reached = "reached" if found["speed_up"] >= found["floor"] else "not reached"
     said = (
         f"local:2 is {found['speed_up']:.2f} times as fast as local:1 ({found['speed_up_running']:.2f} once both run)"
     )
-    out.print(f"{said}; at least {found['floor']} wanted, {reached}", highlight=False, soft_wrap=True)
+    say(out, f"{said}; at least {found['floor']} wanted, {reached}")
     rates = ", ".join(f"{rate:,.0f} ({name})" for name, rate in found["store"].items())
-    out.print(f"Trials a second that a store takes in: {rates}", highlight=False, soft_wrap=True)
+    say(out, f"Trials a second that a store takes in: {rates}")
 
 
 def costs(asked: options.Costs) -> None:
     """Measure, fit, show how well that fits, and keep it."""
     found = fitted.fit(quick=asked.quick, told=lambda what: err.print(f"Measuring {what}", highlight=False))
-    table = Table("case", "form", "calls a step", "MFLOP an image", "µs an image-step", "by the fit", "ratio")
+    table = Grid("case", "form", "calls a step", "MFLOP an image", "µs an image-step", "by the fit", "ratio")
     for each in found.points:
         said, took = (1e6 * value / each.images for value in (each.said(found.prices), each.seconds))
         numbers = (f"{each.work.calls:,.0f}", f"{each.work.flops / each.images / 1e6:,.1f}")
         table.add_row(each.name, each.form, *numbers, f"{took:,.0f}", f"{said:,.0f}", f"{said / took:.2f}")
-    out.print(table)
+    table.print(out)
     for check in found.checks:
         came = f"predicted {duration(check.said)} of a core, took {duration(check.took)}, ratio {check.ratio:.2f}"
-        out.print(f"dosimeter sweep {check.words}: {came}", highlight=False, soft_wrap=True)
+        say(out, f"dosimeter sweep {check.words}: {came}")
     if not asked.quick:
-        out.print(f"prices  {keep(found.prices, asked.out)}", highlight=False, soft_wrap=True)
+        say(out, f"prices  {keep(found.prices, asked.out)}")
+    hint("dosimeter sweep --dry-run says by them what a sweep takes")
 
 
 def scale(asked: options.Scale) -> None:
@@ -92,21 +96,24 @@ def scale(asked: options.Scale) -> None:
         return
     title = f"{asked.updates:,} updates on {asked.nodes:,} nodes of {asked.cores} cores, at prices of {priced.machine}"
     head = ("setting", "core-s an update", "days", "MiB a core", "MB an update", "MB/s a node", "nodes of one writer")
-    table = Table(*head, "core-h lost", title=title)
+    table = Grid(*head, "core-h lost", title=title)
     for row in rows:
         spans = (f"{row[key]['likely']:,.3g} ({row[key]['least']:,.3g} to {row[key]['most']:,.3g})" for key in SPANS)
         sizes = (f"{row['bytes_a_core'] / 2**20:,.0f}", f"{row['bytes_an_update'] / 1e6:,.2f}")
         rest = (row["bytes_a_second_a_node"] / 1e6, row["nodes_of_one_writer"], row["core_hours_lost"])
         table.add_row(row["setting"], *spans, *sizes, *(f"{value:,.3g}" for value in rest))
-    out.print(table)
+    table.print(out)
+    hint("docs/scale.md says how these figures come about")
 
 
 def profile(asked: options.Profile) -> None:
     """Show the costliest operations of each case."""
     for about, found in benchmarks.profiles(asked.only or (), quick=asked.quick):
-        table = Table("operation", "shapes", "calls a step", "microseconds", "share", title=about)
+        table = Grid("operation", "shapes", "calls a step", "microseconds", "share", title=about)
         total = sum(line.microseconds for line in found)
         for line in found[: asked.lines]:
             share = f"{line.microseconds / total:.1%}"
             table.add_row(line.operation, line.shapes, f"{line.calls:g}", f"{line.microseconds:,.1f}", share)
-        out.print(table)
+        table.print(out)
+        out.print()
+    hint(READ)

@@ -46,7 +46,7 @@ def run(asked: options.Captured) -> None:
     with reserve(chosen, overwrite=asked.overwrite, numbered=asked.out is None) as (place, folder):
         write_config(place)
         result = written(place, lambda: examine(audit, material.capture, material.truth))
-    found = told(result, folder, as_json=asked.json)
+    found = told(result, folder, as_json=asked.json, explain=asked.explain)
     if found.status == "interrupted":
         raise typer.Exit(130)
     if asked.gate:

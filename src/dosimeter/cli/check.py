@@ -3,13 +3,12 @@
 import copy
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from dosimeter import models, servers
 from dosimeter.cli import options
-from dosimeter.cli.console import out
+from dosimeter.cli.console import hint, out
 from dosimeter.errors import SettingError
+from dosimeter.lines import Grid, say
 from dosimeter.task import load_task
 
 
@@ -36,10 +35,13 @@ def run(asked: options.Check) -> None:
     )
     if not found:
         known = f"the agreed program and {len(history)} earlier round(s)"
-        out.print(f"Nothing was noticed, knowing {known}. That is no proof of honesty.", highlight=False)
+        say(out, f"Nothing was noticed, knowing {known}. That is no proof of honesty.")
+        hint("dosimeter lint says what the model leaks to an honest server")
         return
-    table = Table("check", "where", "what")
+    table = Grid("check", "where", "what")
     for finding in found:
-        table.add_row(*map(escape, finding))
-    out.print(table)
+        table.add_row(*finding)
+    table.print(out)
+    out.print()
+    hint("do not train on it; dosimeter audit --server shows what it reads")
     raise typer.Exit(1)

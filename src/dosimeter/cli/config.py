@@ -14,7 +14,7 @@ from dosimeter.cli.console import refusals
 from dosimeter.errors import SettingError, unknown
 
 RUN = "run.toml"
-APART = ("config", "dry_run", "json", "out", "overwrite")
+APART = ("config", "dry_run", "explain", "json", "out", "overwrite", "quiet")
 """Options that do not change what a run computes."""
 
 

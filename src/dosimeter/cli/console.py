@@ -14,10 +14,29 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from dosimeter import lines
 from dosimeter.errors import DosimeterError
 from dosimeter.files import STOPS
 
 out, err = Console(), Console(stderr=True)
+
+
+def hint(words: str) -> None:
+    """The last line of a command: what to look at next."""
+    lines.fact(out, "next", words)
+
+
+def page(where: Path | str) -> None:
+    """Say where the page is."""
+    lines.fact(out, "report", str(where))
+
+
+def markdown(text: str) -> None:
+    """Text with tables: on a terminal such as fit it, elsewhere as it is, for documents."""
+    if out.is_terminal:
+        lines.markdown(out, text)
+    else:
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 COMMAND = "dosimeter.words"

@@ -8,8 +8,6 @@ from statistics import mean
 from typing import Any
 
 import torch
-from rich.markup import escape
-from rich.table import Table
 
 from dosimeter import checks, data, files, spec, store
 from dosimeter.auditing import Audit, Resources, Result, Updates, part
@@ -32,12 +30,15 @@ from dosimeter.doses import (
 )
 from dosimeter.doses.aggregation import UPDATES, Picture
 from dosimeter.errors import DosimeterError, SettingError, unknown
+from dosimeter.lines import Grid, say
 from dosimeter.rng import numpy_stream
 from dosimeter.task import Task, load_task
 from dosimeter.types import Victims
 
 PRIORS, TENSORS = ("images", "none", "white"), ("all", "none", "worst")
 HEAD = ("image", "determined", "of", "bits", "reader", "here", "unbiased", "secrets", "time")
+
+THEN = "dosimeter audit --attack auto shows what is read"
 
 
 def run(asked: options.Dose) -> None:
@@ -55,7 +56,7 @@ def run(asked: options.Dose) -> None:
     victims = pick(asked, task.dataset)
     folder = place(asked, "dose")
     if asked.dry_run:
-        out.print(planned(_what(task, victims, asked)))
+        planned(_what(task, victims, asked))
         return
     how: dict[str, Any] = parts | {
         "prior": _prior(asked, task.dataset, victims),
@@ -169,23 +170,25 @@ def _write(asked: options.Dose, folder: Path, found: Doses, names: Mapping[str, 
     files.replace_json(folder / "dose.json", document)
     shown = _pictures(folder, found)
     rows = [_row(each) for each in found.images]
-    table = Table(*HEAD, box=None, pad_edge=False, title=None)
+    table = Grid(*HEAD)
     for row in rows[:16]:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     if not asked.json:
-        out.print(escape(found.sentence()), highlight=False)
+        say(out, found.sentence(), "bold")
         for line in _lines(found):
-            out.print(escape(line), highlight=False)
+            say(out, line, hang=2)
+        out.print()
     worst = found.worst
     tensors = [[name, str(t.alone), str(t.without)] for name, t in worst.tensors.items()]
     about = f"{names['model']}, {names['data']}, defense {asked.defense}"
-    page = {
+    page: dict[str, Any] = {
         "head": HEAD, "rows": rows, "pictures": shown, "tensors": tensors,
         "tensor_head": ("tensor", "determined by it alone", f"without it, of {worst.determined} by all"),
     }  # fmt: skip
     if tensors and not asked.json:
-        out.print(_tensor_table(worst))
-    finish(asked, folder, document, table, "dose", about=about, **page)
+        _tensor_table(worst).print(out)
+        out.print()
+    finish(asked, folder, document, table, "dose", about=about, then=THEN, **page)
 
 
 def _write_levels(asked: options.Dose, folder: Path, levels: Sequence[Level], names: Mapping[str, Any]) -> None:
@@ -208,7 +211,7 @@ def _write_levels(asked: options.Dose, folder: Path, levels: Sequence[Level], na
          "-" if psnr is None else f"{psnr:.1f} dB"]
         for sigma, (many, most, bits, psnr) in means.items()
     ]  # fmt: skip
-    table = Table(*head, box=None, pad_edge=False)
+    table = Grid(*head)
     for row in rows:
         table.add_row(*row)
     document = {"command": "dose", "prior": asked.prior, "defense": asked.defense} | dict(names)
@@ -219,8 +222,15 @@ def _write_levels(asked: options.Dose, folder: Path, levels: Sequence[Level], na
     curves = {"share": [(log10(s), many / size) for s, (many, *_) in means.items()]}
     curves |= {"reader": [(log10(s), psnr) for s, (*_, psnr) in means.items() if psnr is not None]}
     about = f"{names['model']}, {names['data']}, defense {asked.defense}, prior {asked.prior}, over Gaussian noise."
-    page = {"head": head, "rows": rows, "pictures": {}, "tensors": [], "tensor_head": (), "curves": curves}
-    finish(asked, folder, document, table, "dose", about=about, **page)
+    page: dict[str, Any] = {
+        "head": head,
+        "rows": rows,
+        "pictures": {},
+        "tensors": [],
+        "tensor_head": (),
+        "curves": curves,
+    }
+    finish(asked, folder, document, table, "dose", about=about, then=THEN, **page)
 
 
 def _lines(found: Doses) -> list[str]:
@@ -256,10 +266,10 @@ def _off(each: ImageDose, figure: str) -> str:
     return f" +- {each.error[figure]:,.0f}" if figure in each.error else ""
 
 
-def _tensor_table(worst: ImageDose) -> Table:
-    table = Table("tensor", "determined by it alone", "without it", box=None, pad_edge=False)
+def _tensor_table(worst: ImageDose) -> Grid:
+    table = Grid("tensor", "determined by it alone", "without it")
     for name, told in worst.tensors.items():
-        table.add_row(escape(name), f"{told.alone:,}", f"{told.without:,}")
+        table.add_row(name, f"{told.alone:,}", f"{told.without:,}")
     return table
 
 

@@ -4,12 +4,12 @@ import time
 
 import torch
 import typer
-from rich.markup import escape
 
 from dosimeter import data, metrics
 from dosimeter.attacks import generators
 from dosimeter.cli import options
-from dosimeter.cli.console import err, out
+from dosimeter.cli.console import err, hint, out
+from dosimeter.lines import say
 from dosimeter.progress import bar
 from dosimeter.rng import numpy_stream
 
@@ -37,12 +37,13 @@ def run(asked: options.Generator) -> None:
         trained.network, asked.out, shape=dataset.shape, latent=asked.latent, width=asked.width, about=about
     )
     form, seconds = "x".join(map(str, dataset.shape)), time.perf_counter() - began
-    out.print(f"{escape(str(asked.out))}: a generator of {form}, trained in {seconds:.0f} s", soft_wrap=True)
+    say(out, f"{asked.out}: a generator of {form}, trained in {seconds:.0f} s")
     if len(trained.originals):
         mean = shown.mean(0).expand_as(trained.originals)
         rebuilt, plain = (float(metrics.ssim(made, trained.originals).mean()) for made in (trained.rebuilt, mean))
-        out.print(
+        say(
+            out,
             f"{len(mean)} images that it did not learn from come back from their latents with a mean SSIM of "
             f"{rebuilt:.3f}; the mean of all images has {plain:.3f}.",
-            soft_wrap=True,
         )
+    hint(f"dosimeter audit --attack ggl:generator={asked.out}")

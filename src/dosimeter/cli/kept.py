@@ -15,7 +15,7 @@ from dosimeter.auditing.records import COMPLETE, INTERRUPTED
 from dosimeter.cli import options
 from dosimeter.cli.captured import BESIDE_TRUTH, shape_of
 from dosimeter.cli.config import given, refuse, write_config
-from dosimeter.cli.console import command, err, out
+from dosimeter.cli.console import command, err
 from dosimeter.cli.parts import attack_of, planned, resources_of, scoring_of, told
 from dosimeter.clients import LocalTraining
 from dosimeter.drafts import reserve
@@ -39,7 +39,7 @@ ALONE = (
     "rounds",
     "same_client",
     "weights",
-    "explain",
+    "quiet",
     "average_orders",
 )
 """Options of an audit without a meaning here."""
@@ -55,7 +55,7 @@ def run_kept(asked: options.Audit, folder: Path) -> None:
     if limits is not None:
         gate.check(limits, sum(each.images for each in facts.values() if isinstance(each, Trained)))
     if asked.dry_run:
-        out.print(planned(_planned(plan, facts)))
+        planned(_planned(plan, facts))
         return
     name = f"kept-{Path(asked.model.partition(':')[0]).stem}-{plan.audit.attack.name}"
     chosen = asked.out or Path("runs") / name
@@ -65,7 +65,7 @@ def run_kept(asked: options.Audit, folder: Path) -> None:
     with reserve(chosen, overwrite=asked.overwrite, numbered=numbered, goes_on=made) as (place, where):
         write_config(place)
         result = _run(folder, plan, facts, place, made)
-    result = told(result, where, as_json=asked.json)
+    result = told(result, where, as_json=asked.json, explain=asked.explain)
     if result.status == INTERRUPTED:
         raise typer.Exit(130)
     if limits is not None:

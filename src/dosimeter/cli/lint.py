@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 from torch import nn
 
 from dosimeter import files, spec
@@ -15,9 +13,10 @@ from dosimeter.auditing.linting.lint import lint
 from dosimeter.cli import options
 from dosimeter.cli.captured import shape_of
 from dosimeter.cli.config import given
-from dosimeter.cli.console import err, out
+from dosimeter.cli.console import err, hint, out
 from dosimeter.cli.parts import print_json
 from dosimeter.errors import SettingError
+from dosimeter.lines import Grid, say, shell
 from dosimeter.reports import pipelines
 from dosimeter.task import load_shaped, load_task
 from dosimeter.types import Shape
@@ -87,30 +86,32 @@ def _options(asked: options.Lint, shape: Shape, classes: int) -> dict[str, str]:
 def _print(found: Linted, *, explain: bool) -> None:
     """A table, and beneath it of each leak the command that shows it and what removes it."""
     if found.leaks:
-        table = Table("level", "leak", "where", "what", box=None, pad_edge=False, width=min(80, out.width))
+        table = Grid("level", "leak", "where", "what")
         for leak in found.leaks:
-            table.add_row(*map(escape, (leak.level.word, leak.rule, leak.where or "model", leak.what)))
-        out.print(table)
+            table.add_row(leak.level.word, leak.rule, leak.where or "model", leak.what)
+        table.print(out)
     for leak in found.leaks:
         out.print(f"\n{leak.rule}", highlight=False)
-        out.print(escape(f"  shown by    {found.command(leak)}"), highlight=False, soft_wrap=True)
-        out.print(escape(f"  removed by  {leak.remedy}"), highlight=False, soft_wrap=True)
+        first, *rest = shell(found.command(leak), out.width - 14)
+        say(out, [f"  shown by    {first}", *(f"              {line}" for line in rest)])
+        say(out, f"  removed by  {leak.remedy}", hang=14)
     if explain:
         _explain(found)
-    out.print(f"\n{found.summary()}" if found.leaks or explain else found.summary(), highlight=False)
+    say(out, f"\n{found.summary()}" if found.leaks or explain else found.summary())
+    hint("run the first of these commands" if found.leaks else "dosimeter audit --attack auto, with the model's data")
 
 
 def _explain(found: Linted) -> None:
-    table = Table("weight", "shape", "places", "numbers in", "fixed at most", box=None, pad_edge=False)
+    table = Grid("weight", "shape", "places", "numbers in", "fixed at most")
     for layer in found.layers:
         size = "x".join(map(str, layer.shape))
         shown = (layer.name, size, f"{layer.places:,}", f"{layer.numbers:,}", f"{layer.rank:,} ({layer.share:.0%})")
-        table.add_row(*map(escape, shown))
+        table.add_row(*shown)
     out.print()
-    out.print(table)
-    out.print(escape(f"\nwhat becomes of updates: {found.channel}"), highlight=False)
+    table.print(out)
+    say(out, f"\nwhat becomes of updates: {found.channel}", hang=4)
     for attack, reason in found.refused.items():
-        out.print(escape(f"{attack} does not fit: {reason}"), highlight=False)
+        say(out, f"{attack} does not fit: {reason}", hang=4)
 
 
 def _source(words: str) -> pipelines.Source | None:

@@ -12,10 +12,23 @@ from rich.table import Table
 
 from dosimeter import data
 from dosimeter.cli import options
-from dosimeter.cli.console import out
+from dosimeter.cli.console import hint, out
 from dosimeter.cli.options import Kind
 
 LISTS = Path(__file__).with_name("lists.json")
+
+
+USES = {
+    Kind.models: "audit --model NAME",
+    Kind.data: "audit --data NAME",
+    Kind.attacks: "audit --attack NAME",
+    Kind.defenses: "audit --defense NAME --attack auto",
+    Kind.steps: "audit --step NAME",
+    Kind.servers: "audit --server NAME",
+    Kind.protocols: "train --protocol NAME",
+    Kind.studies: "study NAME",
+}
+"""Which command takes names of each kind."""
 
 
 class Catalogue(NamedTuple):
@@ -36,6 +49,7 @@ def run(asked: options.List) -> None:
         *facts, settings = map(escape, lines)
         table.add_row(escape(name), "\n".join([*facts, f"[dim]{settings}[/]" if settings else ""]).rstrip("\n"))
     out.print(table)
+    hint(f"dosimeter {USES[asked.kind]}")
 
 
 def _data() -> Catalogue:

@@ -104,6 +104,7 @@ ON = _machine(
 )
 OVERWRITE = _output("Replace an older run.")
 JSON = _output("Print the records, and nothing else.", "--json")
+EXPLAIN = _output("Print reasons, too: why attacks were refused, what rates mean, all scores.", "--explain")
 RUN = typer.Argument(metavar="RUN", help="The folder of a run.")
 RUNS = typer.Argument(metavar="RUN...", help="The folder of a run, or several of audits to compare.")
 FILE = _output("The file to write.")
@@ -221,7 +222,8 @@ class Audit(Planned, Machine, Scores, Search, Federation, Victims, Task):
         None,
     )
     dose: bool = _of(_output("Measure the dose of every image beside the attacks.", "--dose"), False)
-    explain: bool = _of(_output("Say which tensor is compared in which way and why."), False)
+    explain: bool = _of(EXPLAIN, False)
+    quiet: bool = _of(_output("Print the verdict in one line.", "--quiet"), False)
     overwrite: bool = _of(OVERWRITE, False)
     update: str | None = _of(_plain("A captured update.", hidden=True), None)
     after: str | None = _of(_plain("A captured update.", hidden=True), None)
@@ -268,6 +270,7 @@ class Captured(Output, Machine, Scores, Search, Task):
     shadows: int = _of(_captured("Updates of images of --data to compare with."), 8)
     perturbed: str = _of(_captured("What its defense acts on: update (the change of weights) or steps."), "update")
     gate: bool = _of(_score("Exit with 1 when the update leaks, 3 when that cannot be told."), False)
+    explain: bool = _of(EXPLAIN, False)
     overwrite: bool = _of(OVERWRITE, False)
 
 
@@ -314,6 +317,7 @@ class Compare(Tradeoff):
 
     defense: list[str] = _of(_how("A defense, with settings. Repeat it for each."))
     seeds: int = _of(SEEDS, 1)
+    explain: bool = _of(_output("Print what each verdict rests on.", "--explain"), False)
     trained: bool = _of(_how("Attack the trained model, not the untrained one, which leaks most.", "--trained"), False)
     on: str = _of(ON, "here")
 
@@ -506,6 +510,7 @@ class Score:
     lpips: list[Path] | None = _of(_score("LPIPS weights, AlexNet, VGG-16 or both."), None)
     metric: list[str] | None = _of(METRIC, None)
     out: Path | None = _of(_output("Run folder; RUN-scored-1 otherwise."), None)
+    explain: bool = _of(EXPLAIN, False)
     overwrite: bool = _of(OVERWRITE, False)
     json: bool = _of(JSON, False)
 

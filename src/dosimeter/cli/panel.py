@@ -4,9 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rich.markup import escape
-
-from dosimeter import store
+from dosimeter import lines, store
 from dosimeter.attacks import Steps
 from dosimeter.auditing import Audit, Result, Trial, audit_panel, conclude
 from dosimeter.auditing.records import INTERRUPTED
@@ -14,12 +12,21 @@ from dosimeter.cli.console import command, err
 
 
 def run_panel(
-    audit: Audit, place: Path, *, steps: Steps, made: str, beside: Callable[[Result], Result] | None = None
+    audit: Audit,
+    place: Path,
+    *,
+    steps: Steps,
+    made: str,
+    beside: Callable[[Result], Result] | None = None,
+    explain: bool = False,
+    quiet: bool = False,
 ) -> Result | None:
     """All attacks of the defense's panel, written below the strongest one's; None where none had anything to keep.
 
     Args:
         beside: what is measured beside the attacks once all are done.
+        explain: say why attacks were refused.
+        quiet: say nothing of each attack when it is done.
     """
     kept, trials = store.finished(place, Result), list[Trial]()
 
@@ -34,7 +41,8 @@ def run_panel(
         for trial in audit_panel(audit, steps=steps, kept=kept):
             trials.append(trial)
             if trial.result is None:
-                err.print(escape(f"{trial.attack}: refused. {trial.refused}"), highlight=False)
+                if not quiet:
+                    lines.say(err, f"{trial.attack}: refused{f'. {trial.refused}' if explain else ''}", hang=4)
                 continue
             known, found = trial.result.made in kept, replace(trial.result, command=command())
             trials[-1] = replace(trial, result=found)
@@ -42,7 +50,8 @@ def run_panel(
                 store.write_run(found, place / store.attack_folder(len(trials), trial.attack))
             if not (place / store.RUN).is_file():  # from now on it is a run, though an unfinished one
                 store.write_interrupted(place, "stopped before all its attacks were done", made=made)
-            err.print(escape(_said(trial.attack, found, known)), highlight=False)
+            if not quiet:
+                lines.say(err, _said(trial.attack, found, known), hang=4)
     except KeyboardInterrupt:
         if any(each.result for each in trials):
             return whole(INTERRUPTED)

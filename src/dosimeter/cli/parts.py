@@ -18,12 +18,13 @@ from rich.table import Table
 from dosimeter import checks, data, files, fingerprint, metrics, spec, store
 from dosimeter.attacks import Attack, AverageOrders, GuessSteps, searching
 from dosimeter.auditing import Captured, Interrupted, InterruptedCapture, Resources, Result, Scoring, Survey, part
-from dosimeter.cli import options
+from dosimeter.cli import console, options
 from dosimeter.cli.config import APART, given
-from dosimeter.cli.console import command, drawing, err, out
+from dosimeter.cli.console import command, drawing, err, hint, out
 from dosimeter.errors import SettingError
+from dosimeter.lines import Grid
 from dosimeter.progress import duration
-from dosimeter.reports import PAGE, kept, print_result, write_pages
+from dosimeter.reports import PAGE, kept, print_line, print_result, write_pages
 from dosimeter.sweeps import Entry, Progress, Trial
 from dosimeter.sweeps.places import HERE, place_of
 from dosimeter.sweeps.run import Told
@@ -201,8 +202,8 @@ def written(place: Path, work: Callable[[], R]) -> R | None:
     return result
 
 
-def told(result: R | None, folder: Path, *, as_json: bool) -> R:
-    """The result, once its page is drawn and it is printed."""
+def told(result: R | None, folder: Path, *, as_json: bool, explain: bool = False, quiet: bool = False) -> R:
+    """The result, once its page is drawn and it is printed, in one line if `quiet`."""
     if result is None:
         err.print("Interrupted before anything was attacked; the run folder says so.")
         raise typer.Exit(130)
@@ -210,21 +211,27 @@ def told(result: R | None, folder: Path, *, as_json: bool) -> R:
         write_pages(result, folder)
     if as_json:
         print_json(result.document())
+    elif quiet and isinstance(result, Result):
+        print_line(result, out)
     else:
-        print_result(result, out, where=folder / PAGE)
+        print_result(result, out, where=folder / PAGE, explain=explain)
     return result
 
 
-def finish(asked: options.Output, folder: Path, document: object, table: Table, kind: str, **page: Any) -> None:
-    """Print figures that are kept in a folder, as JSON or as a table, and draw their page."""
+def finish(
+    asked: options.Output, folder: Path, document: object, table: Grid, kind: str, *, then: str = "", **page: Any
+) -> None:
+    """Print figures that are kept in a folder, as JSON or as a table, draw their page, and say what to look at next."""
     if asked.json:
         print_json(document)
     else:
-        out.print(table)
+        table.print(out)
+        out.print()
     with drawing(folder):
         where = kept.write(folder, kind, command=command(), **page)
     if not asked.json:
-        out.print(f"report  {where}", highlight=False, soft_wrap=True)
+        console.page(where)
+        hint(f"open the page; {then}" if then else "open the page")
 
 
 def print_json(document: object) -> None:
@@ -239,9 +246,11 @@ def taking(guess: Mapping[str, Any]) -> str:
     return f"{early}at most {duration(guess['seconds'])}"
 
 
-def planned(rows: Mapping[str, str]) -> Table:
-    """What would run."""
-    table = Table("what", "value", title="Dry run: nothing was attacked, nothing was written")
+def planned(rows: Mapping[str, str]) -> None:
+    """Print what would run."""
+    table = Grid("what", "value", title="Dry run: nothing was attacked, nothing was written")
     for what, value in rows.items():
-        table.add_row(what, escape(value))
-    return table
+        table.add_row(what, value)
+    table.print(out)
+    out.print()
+    hint("the same without --dry-run")

@@ -4,16 +4,15 @@ import copy
 import shlex
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from dosimeter import defenses, federated, files
 from dosimeter.cli import options
-from dosimeter.cli.console import err, out
+from dosimeter.cli.console import err, hint, out
 from dosimeter.defenses.ats import Scored
 from dosimeter.defenses.operations import VARIANTS
 from dosimeter.errors import OutputError, SettingError, unknown
 from dosimeter.federated.setup import Setup
+from dosimeter.lines import Grid, say, shell
 from dosimeter.progress import bar
 from dosimeter.rng import numpy_stream, stream
 
@@ -59,18 +58,20 @@ def run(asked: options.Policies) -> None:
     said |= {"images": len(places)}
     listed = [{"policy": one.words, "leakage": one.leakage, "accuracy": one.accuracy} for one in found]
     files.replace_json(asked.out, {"program": "dosimeter", "said": said, "policies": listed})
-    out.print(_best(found, VARIANTS[asked.variant].operations))
+    _best(found, VARIANTS[asked.variant].operations).print(out)
+    out.print()
     best = "+".join(one.words for one in found[:2])
     own = "" if asked.variant == defenses.Ats().variant else f",variant={asked.variant}"
     use = shlex.join(
         ["dosimeter", "audit", "--model", asked.model, "--data", asked.data, "--defense", f"ats:policy={best}{own}"]
     )
-    out.print(f"{escape(str(asked.out))}: {len(found)} of {asked.candidates} policies", soft_wrap=True, highlight=False)
-    out.print(f"use the best, or several of them joined by +: {escape(use)}", soft_wrap=True, highlight=False)
+    say(out, f"{asked.out}: {len(found)} of {asked.candidates} policies")
+    hint("use the best, or several of them joined by +:")
+    say(out, [f"  {line}" for line in shell(use, out.width - 2)])
 
 
-def _best(found: list[Scored], operations: tuple[tuple[str, int], ...]) -> Table:
-    table = Table("policy", "leakage", "accuracy score", "operations", box=None, pad_edge=False)
+def _best(found: list[Scored], operations: tuple[tuple[str, int], ...]) -> Grid:
+    table = Grid("policy", "leakage", "accuracy score", "operations")
     for one in found[:SHOWN]:
         done = ", ".join("{} {}".format(*operations[place]) for place in one.policy)
         table.add_row(one.words, f"{one.leakage:.3f}", f"{one.accuracy:.3g}", done)

@@ -6,11 +6,12 @@ from pathlib import Path
 from dosimeter import files, store
 from dosimeter.auditing import Captured, Outcome, Result, Scoring, Survey, conclude, rescore
 from dosimeter.cli import options
-from dosimeter.cli.console import command, out
+from dosimeter.cli.console import command, hint, out, page
 from dosimeter.cli.parts import load_lpips, load_metrics, print_json
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
-from dosimeter.reports import kept, pdf, print_result, write_comparison, write_pages
+from dosimeter.reports import kept, pdf, print_result, print_several, write_comparison, write_pages
+from dosimeter.reports.several import apart
 
 
 def run(asked: options.Report) -> None:
@@ -20,7 +21,12 @@ def run(asked: options.Report) -> None:
     where = _drawn(asked)
     if asked.format is options.Format.pdf:
         where = pdf.print_page(where, (asked.out or where).with_suffix(".pdf"))
-    out.print(f"report  {where}", highlight=False, soft_wrap=True)
+    if len(asked.runs) > 1:
+        found = [(name, store.read(folder)) for name, folder in zip(apart(asked.runs), asked.runs, strict=True)]
+        print_several([(name, each) for name, each in found if isinstance(each, Result)], out)
+        out.print()
+    page(where)
+    hint("open the page" + ("; every audit has one of its own, which it links" if len(asked.runs) > 1 else ""))
 
 
 def _drawn(asked: options.Report) -> Path:
@@ -66,7 +72,7 @@ def run_score(asked: options.Score) -> None:
     if asked.json:
         print_json(result.document())
     else:
-        print_result(result, out, where=where)
+        print_result(result, out, where=where, explain=asked.explain)
 
 
 def _scored(found: Outcome, before: Result, scoring: Scoring) -> Outcome:

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-from rich.markup import escape
-from rich.table import Table
-
 from dosimeter import files, papers
-from dosimeter.cli import options
+from dosimeter.cli import console, options
 from dosimeter.cli.console import command, drawing, err, out
 from dosimeter.cli.parts import going_on, live
 from dosimeter.errors import SettingError
+from dosimeter.lines import Grid
 from dosimeter.reports import charts, kept
 from dosimeter.reports.markup import Html
 from dosimeter.sweeps.places import place_of
@@ -34,10 +32,12 @@ def run(asked: options.Reproduce) -> None:
 
 
 def _list() -> None:
-    table = Table("item", "what it shows", "rows", box=None, pad_edge=False)
+    table = Grid("item", "what it shows", "rows")
     for key, item in papers.ITEMS.items():
-        table.add_row(key, escape(item.about), str(len(item.cases)))
-    out.print(table)
+        table.add_row(key, item.about, str(len(item.cases)))
+    table.print(out)
+    out.print()
+    console.hint("dosimeter reproduce cvb/table4 --scale smoke, or another item")
 
 
 def _one(item: papers.Item, asked: options.Reproduce) -> None:
@@ -46,7 +46,7 @@ def _one(item: papers.Item, asked: options.Reproduce) -> None:
         found = papers.reproduce(item, asked.out, scale=scale, ours=asked.ours, on=asked.on, told=tell)
     text = papers.markdown(item, found, scale)
     out.print(f"{item.key}, {scale}\n", highlight=False)
-    out.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.markdown(text)
     pictures = [[", ".join(row.name), row.digest] for row in found if row.digest]
     head, rows = papers.head(item), papers.cells(item, found, marked=scale != "smoke")
     with drawing(asked.out):
@@ -54,7 +54,8 @@ def _one(item: papers.Item, asked: options.Reproduce) -> None:
         where = kept.write(asked.out, "reproduction", about=f"{item.key}, {scale}", command=command(), **shown)
         if asked.results:
             _write(item, found, text, asked.results, scale)
-    out.print(f"report  {where}", highlight=False, soft_wrap=True)
+    console.page(where)
+    console.hint("open the page; dosimeter reproduce --claims judges the papers")
 
 
 def _bars(item: papers.Item, found: list[papers.Measured]) -> dict[str, float]:
@@ -90,4 +91,5 @@ def _write(item: papers.Item, found: list[papers.Measured], text: str, folder: P
 def _claims(asked: options.Reproduce) -> None:
     """Every claim before what is kept; nothing is run for it."""
     judged = papers.judge_all(asked.out, scale=asked.scale.value)
-    out.print(papers.claims_table(judged), markup=False, highlight=False, soft_wrap=True)
+    console.markdown(papers.claims_table(judged))
+    console.hint("dosimeter reproduce ITEM runs what is not tried yet; --list names all")

@@ -8,9 +8,10 @@ from rich.markup import escape
 
 from dosimeter import files
 from dosimeter.cli import options
-from dosimeter.cli.console import out
+from dosimeter.cli.console import hint, out
 from dosimeter.cli.parts import print_json
 from dosimeter.errors import DataError, DosimeterError, SettingError, unknown
+from dosimeter.lines import Grid, say
 from dosimeter.progress import duration
 from dosimeter.sweeps import Course, Entry, Status, Store, Trial
 from dosimeter.sweeps import Table as Found
@@ -32,15 +33,29 @@ def show_all(asked: options.StoreList) -> None:
         found = store.entries(Status(asked.status) if asked.status else None)
     lines: list[tuple[str, ...]] = [("trial", "kind", "status", "verdict", "read", "time", "words")]
     lines += [_line(each) for each in sorted(found, key=lambda entry: entry.began or 0)]
+    if found:
+        _print(lines)
+    say(out, _counted(found))
+    if found:
+        hint(f"dosimeter store show {asked.store} {found[0].digest[:8]}, or any other trial")
+
+
+def _print(lines: list[tuple[str, ...]]) -> None:
+    """A table that fits the terminal; elsewhere a line each, however long, which can be searched and sorted."""
+    if out.is_terminal:
+        table = Grid(*lines[0])
+        for line in lines[1:]:
+            table.add_row(*line)
+        table.print(out)
+        return
     *wide, _ = (max(map(len, column)) for column in zip(*lines, strict=True))
-    for *cells, words in lines if found else ():
-        said = [f"{cell:{width}}" for cell, width in zip(cells, wide, strict=True)]
-        out.print(escape("  ".join([*said, words])), highlight=False, soft_wrap=True)
-    out.print(_counted(found), highlight=False)
+    for *cells, words in lines:
+        padded = [f"{cell:{width}}" for cell, width in zip(cells, wide, strict=True)]
+        out.print(escape("  ".join([*padded, words])), highlight=False, soft_wrap=True)
 
 
 def _line(each: Entry) -> tuple[str, ...]:
-    """Words stand last, on the same line however many there are, so that lines can be searched and sorted."""
+    """What one was and found, its words last."""
     found = each.found or {}
     read = f"{found['read']} of {found['of']}" if "read" in found else ""
     words = " ".join(f"{key}={value}" for key, value in each.words.items()) or "all by default"
@@ -83,6 +98,7 @@ def export(asked: options.StoreExport) -> None:
         rows = list(_rows(store, done) if not asked.records else _records(store, done.values()))
     files.replace(asked.file, ENDINGS[ending](Found(rows)), instead="FILE")
     out.print(f"{len(rows):,} rows  {asked.file}", highlight=False, soft_wrap=True)
+    hint("open the file with any program of tables")
 
 
 def _rows(store: Store, done: dict[str, Entry]) -> Iterator[dict[str, Any]]:
@@ -116,6 +132,7 @@ def merge(asked: options.StoreMerge) -> None:
         for each in asked.others:
             with Store(each, create=False) as other:
                 out.print(f"{store.merge(other):,} trials from {each}", highlight=False, soft_wrap=True)
+    hint(f"dosimeter store list {asked.store}")
 
 
 def prune(asked: options.StorePrune) -> None:
@@ -127,6 +144,7 @@ def prune(asked: options.StorePrune) -> None:
         if asked.stale:
             gone += _stale(store)
         out.print(f"{store.prune(gone):,} trials removed", highlight=False)
+    hint(f"dosimeter store list {asked.store}")
 
 
 def _stale(store: Store) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dosimeter import spec, studies
 from dosimeter.attacks import AUTO
-from dosimeter.cli import options
+from dosimeter.cli import console, options
 from dosimeter.cli.console import command, drawing, err, out
 from dosimeter.cli.parts import going_on, live, place, tell_failed
 from dosimeter.errors import SettingError, unknown
@@ -51,10 +51,10 @@ def _show(
     study: studies.Study, found: list[tuple[studies.Row, studies.Outcome]], folder: Path, pictures: list[list[str]]
 ) -> None:
     question = f"{study.question} An image is read from an SSIM of {study.threshold:g}.\n"
-    out.print(question, markup=False, highlight=False, soft_wrap=True)
-    out.print(studies.as_markdown(study, found), markup=False, highlight=False, soft_wrap=True)
+    console.markdown(question)
+    console.markdown(studies.as_markdown(study, found))
     if study.summary:
-        out.print(f"\n{study.summary(found)}", markup=False, highlight=False, soft_wrap=True)
+        console.markdown(f"\n{study.summary(found)}")
     bars = named_bars(found)
     with drawing(folder):
         if bars:
@@ -62,7 +62,8 @@ def _show(
         table = {"head": study.head, "rows": [study.cells(row, outcome) for row, outcome in found]}
         more = {"threshold": study.threshold, "bars": bars, "pictures": pictures} | table
         where = kept.write(folder, "study", about=study.question, command=command(), **more)
-    out.print(f"report  {where}", highlight=False, soft_wrap=True)
+    console.page(where)
+    console.hint(f"open the page; dosimeter store list {folder} has every trial")
 
 
 def _name(row: studies.Row, outcome: studies.Outcome) -> str:
@@ -96,4 +97,5 @@ def _densities(folder: Path, points: int, steps: int) -> None:
     out.print(
         "Is the attack with the right prior and density the nearest (Bayes, Fig. 4)?\n", markup=False, highlight=False
     )
-    out.print(studies.distances_as_markdown(found), markup=False, highlight=False, soft_wrap=True)
+    console.markdown(studies.distances_as_markdown(found))
+    console.hint("dosimeter study bayes, the same question of images")

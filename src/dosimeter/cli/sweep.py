@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 
 from dosimeter import spec
 from dosimeter.cli import options
 from dosimeter.cli.config import write_config
 from dosimeter.cli.console import err, out
 from dosimeter.cli.parts import finish, going_on, live, place, planned, print_json
+from dosimeter.lines import Grid
 from dosimeter.progress import duration
 from dosimeter.sweeps import Table as Found
 from dosimeter.sweeps import costs, product_of, sweep
@@ -34,9 +34,9 @@ def run(asked: options.Sweep) -> None:
         how: dict[str, Any] = {"on": asked.on, "shards": asked.shards, "retry_failed": asked.retry_failed}
         found = sweep(trials, store=folder, told=tell, foresee=err.is_terminal, **how)
     head, cells = found.grid(asked.rows, asked.columns, asked.show)
-    table = Table(*map(escape, head), box=None, pad_edge=False)
+    table = Grid(*head)
     for row in cells:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     for why in dict.fromkeys(row["why"] for row in found.rows if "why" in row):
         err.print(escape(f"Failed: {why}"), highlight=False, soft_wrap=True)
     about = f"{len(found)} trials; {asked.show} of each {asked.rows} and {asked.columns}"
@@ -44,9 +44,11 @@ def run(asked: options.Sweep) -> None:
     pictures = _pictures(found, asked.rows, asked.columns)
     bars = _bars(found, asked)
     document = {"command": "sweep", "trials": found.rows}
-    page = {"head": [spec.shown(cell) for cell in head], "rows": shown, "pictures": pictures, "bars": bars}
+    page: dict[str, Any] = {"head": [spec.shown(cell) for cell in head], "rows": shown, "pictures": pictures, "bars": bars}
     kinds = Counter(str(row["verdict"]) for row in found.rows if row.get("verdict"))
-    finish(asked, folder, document, table, "sweep", about=about, show=asked.show, kinds=kinds, **page)
+    page |= {"kinds": kinds, "show": asked.show}
+    then = f"dosimeter store list {folder} has every trial"
+    finish(asked, folder, document, table, "sweep", about=about, then=then, **page)
 
 
 def axes(asked: options.Sweep) -> dict[str, Any]:
@@ -68,15 +70,16 @@ def _plan(found: Plan, asked: options.Sweep, folder: Path) -> None:
     if asked.json:
         print_json({"command": "sweep", "dry_run": True, "store": str(folder), **_document(found)})
         return
-    table = Table("trials", "what", "", "steps", "core time each", "memory", box=None, pad_edge=False)
+    table = Grid("trials", "what", "", "steps", "core time each", "memory")
     alike: dict[tuple[Any, ...], int] = {}
     for each in found.rows:
         line = (_named(each), each.status, each.steps, each.seconds, each.bytes)
         alike[line] = alike.get(line, 0) + 1
     for (name, status, steps, seconds, size), many in alike.items():
         told = (_many(steps) if steps.most else "", _time(seconds), f"{size / 2**20:,.0f} MiB" if size else "")
-        table.add_row(str(many), escape(name), status, *(told if status == TO_RUN else ()))
-    out.print(table)
+        table.add_row(str(many), name, status, *(told if status == TO_RUN else ()))
+    table.print(out)
+    out.print()
     left, counts = found.left, Counter(each.status for each in found.rows)
     rows = {"trials": ", ".join(f"{many:,} {status}" for status, many in counts.items())}
     if left:
@@ -87,7 +90,7 @@ def _plan(found: Plan, asked: options.Sweep, folder: Path) -> None:
             "memory": f"about {found.bytes / 2**20:,.0f} MiB with the program itself",
             "prices": _whose(found.machine),
         }
-    out.print(planned(rows))
+    planned(rows)
 
 
 def _named(each: Planned) -> str:

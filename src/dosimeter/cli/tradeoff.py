@@ -1,13 +1,11 @@
 """`dosimeter compare` and `dosimeter calibrate`: what defenses hide, and what they cost."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from rich.markup import escape
-from rich.table import Table
 
 from dosimeter import spec
 from dosimeter.attacks import AUTO, presets
@@ -16,7 +14,7 @@ from dosimeter.auditing.evidence import tally
 from dosimeter.auditing.verdict import Kind
 from dosimeter.cli import options
 from dosimeter.cli.config import write_config
-from dosimeter.cli.console import err, out
+from dosimeter.cli.console import err, hint, out
 from dosimeter.cli.parts import finish, going_on, live, place, planned, print_json, taking, tell_failed, trial_of
 from dosimeter.cli.train import about
 from dosimeter.doses import Wanted, strength_enough, wanted_of
@@ -24,6 +22,7 @@ from dosimeter.doses.priors import WHITE
 from dosimeter.errors import DosimeterError, SettingError
 from dosimeter.federated.accounting import privacy_words
 from dosimeter.federated.training import estimate_training
+from dosimeter.lines import Grid, say
 from dosimeter.progress import duration
 from dosimeter.sweeps import Course, Entry, Status, Store, Trial, run_all
 from dosimeter.sweeps.tradeoff import Balance, Calibration, Comparison, Tried, calibrate, strength_of, strongest
@@ -55,8 +54,8 @@ def run_compare(asked: options.Compare) -> None:
             if not wrong:
                 found.append(comparison.balance(words, entries, store))
                 pictures.append([spec.shown(words), entries[0].digest])
-    for balance in found:
-        err.print(escape(f"{balance.defense}: {balance.verdict}"), highlight=False, soft_wrap=True)
+    for balance in found if asked.explain else ():
+        say(err, f"{balance.defense}: {balance.verdict}", hang=4)
     if found:
         _show(asked, folder, found, pictures)
     tell_failed(failed, folder)
@@ -64,9 +63,9 @@ def run_compare(asked: options.Compare) -> None:
 
 def _show(asked: options.Compare, folder: Path, found: list[Balance], pictures: list[list[str]]) -> None:
     head, cells = _table(found)
-    table = Table(*head, box=None, pad_edge=False)
+    table = Grid(*head)
     for row in cells:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     said = f"{about(asked, 'of each row')}, {asked.victims} victims, steps {asked.steps}, {asked.seeds} seeds from "
     said += f"{asked.seed}, {'trained' if asked.trained else 'untrained'}"
     page = {
@@ -78,7 +77,8 @@ def _show(asked: options.Compare, folder: Path, found: list[Balance], pictures: 
         "pictures": pictures,
     }
     document = {"command": "compare", "balances": [balance._asdict() for balance in found]}
-    finish(asked, folder, document, table, "compare", about=said, **page)
+    then = "dosimeter calibrate finds the weakest that holds"
+    finish(asked, folder, document, table, "compare", about=said, then=then, **page)
 
 
 def run_calibrate(asked: options.Calibrate) -> None:
@@ -114,12 +114,13 @@ def run_calibrate(asked: options.Calibrate) -> None:
         print_json({"command": "calibrate", "weakest": words, "tried": tried, "balance": balance._asdict()})
         return
     hit = balance.success
-    out.print(
+    say(
+        out,
         f"The weakest that stops all attacks is {words}: {hit['hits']} of {hit['of']} images are read by the best of "
         f"them ({balance.attack}; at most {hit['high']:.1%} with 95 % confidence), SSIM {balance.ssim:.3f}. Trained "
         f"with it the model has an accuracy of {balance.accuracy:.2%}.",
-        highlight=False, soft_wrap=True, markup=False,
-    )  # fmt: skip
+    )
+    hint(f"dosimeter audit --defense {shlex.quote(words)} --attack auto --victims 80, for surer figures")
 
 
 def _begin(asked: options.Calibrate, audit: Audit, wanted: Wanted) -> float | None:
@@ -155,7 +156,7 @@ def _plan(comparison: Comparison, defenses: Iterable[str]) -> None:
         rows[words] = (
             f"{comparison.seeds} training(s), about {training}; the plain attack {attack}, all others beside it"
         )
-    out.print(planned(rows))
+    planned(rows)
 
 
 def _tell(setting: str, tried: Tried) -> None:
@@ -167,7 +168,7 @@ def _tell(setting: str, tried: Tried) -> None:
     else:
         verb = f"cannot be told, for {hit['doubt']}"
     told = f"{hit['hits']} of {hit['of']} images, SSIM {hit['ssim']:.3f}"
-    err.print(f"{setting}={tried.value:g} {verb}: {told} ({tally(hit['evidence'])})", highlight=False, soft_wrap=True)
+    say(err, f"{setting}={tried.value:g} {verb}: {told} ({tally(hit['evidence'])})", hang=4)
 
 
 def _never(found: Calibration, allowed: float) -> str:

@@ -5,23 +5,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rich.table import Table
-
 from dosimeter import federated, spec
 from dosimeter.auditing import estimate
 from dosimeter.cli import options
 from dosimeter.cli.config import refuse, write_config
-from dosimeter.cli.console import err, out
+from dosimeter.cli.console import err
 from dosimeter.cli.dose import dose_of
 from dosimeter.cli.parts import finish, going_on, live, place, planned, taking, tell_failed, trial_of
 from dosimeter.federated import Federation, Training
 from dosimeter.federated.accounting import epsilon_words, privacy_words
 from dosimeter.federated.setup import Setup
 from dosimeter.federated.training import estimate_training, picked
+from dosimeter.lines import Grid, say
 from dosimeter.progress import duration
 from dosimeter.sweeps import Store, run_all
 from dosimeter.sweeps.leakage import Point, early_words, follow
 from dosimeter.sweeps.places import HERE, Here
+
+THEN = "dosimeter follow says what such updates leak"
+THEN_FOLLOWED = "dosimeter compare says what defenses cost"
 
 
 def run(asked: options.Train) -> None:
@@ -30,17 +32,17 @@ def run(asked: options.Train) -> None:
     folder = place(asked, "train", apart=("seed", "seeds", "workers"))
     tasks = [federation(asked, seed, asked.defense) for seed in range(asked.seed, asked.seed + asked.seeds)]
     if asked.dry_run:
-        out.print(planned(_training(asked, asked.defense, tasks[0], asked.seeds, asked.workers)))
+        planned(_training(asked, asked.defense, tasks[0], asked.seeds, asked.workers))
         return
     write_config(folder)
     found: dict[int, Training] = {}
     with going_on(folder):
         for task in tasks:
             found[task.seed] = federated.train(task, folder=folder / f"seed-{task.seed}", workers=asked.workers)
-            err.print(_said(task.seed, found[task.seed]), highlight=False)
+            say(err, _said(task.seed, found[task.seed]), hang=4)
     histories = {seed: each.history for seed, each in found.items()}
     document, said = {"command": "train", "trainings": histories}, about(asked, asked.defense)
-    finish(asked, folder, document, _rounds(found), "training", about=said, histories=histories)
+    finish(asked, folder, document, _rounds(found), "training", about=said, histories=histories, then=THEN)
 
 
 def run_follow(asked: options.Follow) -> None:
@@ -56,7 +58,7 @@ def run_follow(asked: options.Follow) -> None:
         each = estimate(replace(first.audit, resources=replace(first.audit.resources, workers=asked.workers)))
         task = first.needs.federation
         told = {"audits": f"{len(audits)}, {taking(each)} each"}
-        out.print(planned(_training(asked, asked.defense, task, 1, asked.workers) | told))
+        planned(_training(asked, asked.defense, task, 1, asked.workers) | told)
         return
     write_config(folder)
     on = Here(threads=asked.workers) if asked.on == HERE else asked.on
@@ -66,12 +68,12 @@ def run_follow(asked: options.Follow) -> None:
             trial, at=moments, servers=servers, store=store, run=run, measure=dose_of if asked.dose else None
         )
     if early := early_words(points):
-        err.print(early, highlight=False, soft_wrap=True)
+        say(err, early)
     if points:
         said = f"{about(asked, asked.defense)}, {spec.shown(asked.attack)}. {early}"
         pictures = [[f"round {each['round']}", each["server"], each["trial"]] for each in points]
         document, page = {"command": "follow", "points": points}, {"points": points, "pictures": pictures}
-        finish(asked, folder, document, _leaks(points), "leakage", about=said, **page)
+        finish(asked, folder, document, _leaks(points), "leakage", about=said, then=THEN_FOLLOWED, **page)
     tell_failed(failed, folder)
 
 
@@ -122,15 +124,15 @@ def _said(seed: int, found: Training) -> str:
     return ", ".join(words)
 
 
-def _rounds(found: dict[int, Training]) -> Table:
+def _rounds(found: dict[int, Training]) -> Grid:
     """Mean and spread over seeds of chosen rounds."""
     many = max(len(each.history) for each in found.values())
     shown = sorted({1, *(round(many * share) for share in (0.1, 0.25, 0.5, 0.75)), many} - {0})
     keyed = any("random_key" in each.history[-1] for each in found.values())
     private = _delta([each.history[-1] for each in found.values()])
     head = ["round", "test accuracy", "test loss", "train loss", *(["with a random key"] if keyed else [])]
-    head += [f"epsilon at delta {private}"] if private else []
-    table = Table(*head, box=None, pad_edge=False)
+    head += [f"epsilon (delta {private})"] if private else []
+    table = Grid(*head)
     for round_ in shown:
         entries = [each.history[round_ - 1] for each in found.values() if len(each.history) >= round_]
         cells = [_spread([e["accuracy"] for e in entries], percent=True), _spread([e["loss"] for e in entries])]
@@ -152,13 +154,13 @@ def _spread(values: list[float], *, percent: bool = False) -> str:
     return mean + (f" ± {scale * statistics.stdev(values):.2f}" if len(values) > 1 else "") + unit
 
 
-def _leaks(points: list[Point]) -> Table:
+def _leaks(points: list[Point]) -> Grid:
     head = ["round", "server", "verdict", "read", "SSIM", "blind", "PSNR", "accuracy", "norm"]
     private = _delta(points)
-    head += [f"epsilon at delta {private}"] if private else []
+    head += [f"epsilon (delta {private})"] if private else []
     dosed = all("dose" in point for point in points)
     head += ["dose"] if dosed else []
-    table = Table(*head, box=None, pad_edge=False)
+    table = Grid(*head)
     for point in points:
         norms = [image["norm"] for image in point["images"]]
         table.add_row(

@@ -5,13 +5,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.table import Table
-
 from dosimeter import plain
 from dosimeter.cli import options
 from dosimeter.cli.config import write_config
-from dosimeter.cli.console import err, out
+from dosimeter.cli.console import err, hint, out
 from dosimeter.cli.parts import finish, going_on, place, planned, print_json, safe
+from dosimeter.lines import Grid, fact, say
 from dosimeter.metrics import Rate
 from dosimeter.progress import bar, duration
 from dosimeter.sweeps import Trial
@@ -34,7 +33,7 @@ def run(asked: options.Tune) -> None:
     tuning = _tuning(asked)
     folder = place(asked, "tune", apart=("trials", "budget", "at_once", "name", "workers", "overwrite", "victims"))
     if asked.dry_run:
-        out.print(_plan(tuning, folder))
+        _plan(tuning, folder)
         return
     name = asked.name or safe({"attack": asked.attack, "model": asked.model, "defense": asked.defense})
     goes = presets.check_name(name, overwrite=asked.overwrite, folder=folder)
@@ -50,7 +49,7 @@ def run(asked: options.Tune) -> None:
         presets.write(preset, folder / goes.name, goes)
         both = presets.on_victims(tuning, goes, folder / "victims") if asked.victims else {}
     rows = _rows(found, both)
-    table = Table(*HEAD, box=None, pad_edge=False)
+    table = Grid(*HEAD)
     for row in rows:
         table.add_row(*row)
     document = {"command": "tune", "preset": str(goes), **plain.of(preset), "victims": _document(both)}
@@ -62,12 +61,14 @@ def run(asked: options.Tune) -> None:
     finish(
         asked, folder, document, table, "tune", about=about, by=asked.by, history=found.history(asked.by),
         head=list(HEAD), rows=rows, settings=settings, matters=found.importances,
+        then=f"use it as --attack tuned:{name}",
     )  # fmt: skip
     if not asked.json:
-        out.print(f"preset  {goes}  ({preset.attack})", highlight=False, soft_wrap=True, markup=False)
+        fact(out, "preset", f"{goes}  ({preset.attack})")
     if both and both["tuned"].psnr.mean < both["untuned"].psnr.mean:
-        err.print(
-            "On victims the tuned attack is worse than the untuned one: what helped on shadows does not carry over."
+        say(
+            err,
+            "On victims the tuned attack is worse than the untuned one: what helped on shadows does not carry over.",
         )
 
 
@@ -96,7 +97,7 @@ def run_bench(asked: options.TuneBench) -> None:
         "SSIM",
         "read",
     )
-    table = Table(*head, box=None, pad_edge=False)
+    table = Grid(*head)
     for each in found:
         cells = (
             f"{each.shadows:.2f}",
@@ -106,15 +107,18 @@ def run_bench(asked: options.TuneBench) -> None:
         )
         counts = (f"{each.tried}", f"{each.stopped}", f"{each.cost:,}", duration(each.seconds))
         table.add_row(str(each.seed), each.way, *counts, *cells)
-    out.print(table)
-    means = Table("by", "shadows, dB", "victims, dB", title=f"Means of {asked.seeds} seeds", box=None, pad_edge=False)
+    table.print(out)
+    out.print()
+    means = Grid("by", "shadows, dB", "victims, dB", title=f"Means of {asked.seeds} seeds")
     before = [(each.untuned, each.before.psnr.mean) for each in found if each.way == "grid"]
     for name in ("untuned", *dict.fromkeys(each.way for each in found)):
         mine = before if name == "untuned" else [(e.shadows, e.victims.psnr.mean) for e in found if e.way == name]
         means.add_row(name, *(f"{fmean(values):.2f}" for values in zip(*mine, strict=True)))
-    out.print(means)
+    means.print(out)
+    out.print()
     said = f"{batch.settings} settings on {batch.shadows} shadows took {batch.times:.1f} times as much of a core as one"
-    out.print(f"{said} ({batch.many:.1f} s and {batch.one:.2f} s)", highlight=False, soft_wrap=True)
+    say(out, f"{said} ({batch.many:.1f} s and {batch.one:.2f} s)")
+    hint("dosimeter tune chooses settings for a model of yours")
 
 
 def _compared(each: Compared) -> dict[str, Any]:
@@ -147,7 +151,7 @@ def _tuning(asked: options.Tune) -> Tuning:
     )
 
 
-def _plan(tuning: Tuning, folder: Path) -> Table:
+def _plan(tuning: Tuning, folder: Path) -> None:
     """What would run, and how long by a few steps of one batch, actually taken."""
     ground, total = ground_of(tuning, None), tuning.total
     rate = _rate(tuning, ground)
@@ -162,7 +166,7 @@ def _plan(tuning: Tuning, folder: Path) -> Table:
     }
     if most is not None:
         rows["time"] = f"at most {duration(most / rate)} for {most:,} image-steps, at {rate:,.0f} a second"
-    return planned(rows | {"folder": str(folder)})
+    planned(rows | {"folder": str(folder)})
 
 
 def _rate(tuning: Tuning, ground: Ground) -> float:

@@ -18,7 +18,7 @@ from dosimeter.drafts import reserve
 from dosimeter.reports import charts
 from dosimeter.reports.page import PAGE, TITLE, write_page, write_pages
 from dosimeter.reports.several import write_comparison
-from dosimeter.reports.table import print_result
+from dosimeter.reports.table import print_line, print_result, print_several
 from dosimeter.store import write_run
 
 
@@ -30,4 +30,14 @@ def report(result: Outcome, folder: str | Path, *, overwrite: bool = False, titl
     return write_pages(result, folder, title=title)
 
 
-__all__ = ["PAGE", "charts", "print_result", "report", "write_comparison", "write_page", "write_pages"]
+__all__ = [
+    "PAGE",
+    "charts",
+    "print_line",
+    "print_result",
+    "print_several",
+    "report",
+    "write_comparison",
+    "write_page",
+    "write_pages",
+]

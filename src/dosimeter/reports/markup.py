@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from html import escape
 
-from dosimeter.reports.words import clean
+from dosimeter.lines import clean
 
 EMPTY = frozenset({"br", "img", "input", "line", "link", "meta", "path", "polygon", "polyline", "rect"})
 """Elements without content."""

@@ -10,7 +10,8 @@ from dosimeter.auditing import Result, Survey
 from dosimeter.auditing.gate import FAILS, PASSES, Gate
 from dosimeter.auditing.linting.findings import Linted
 from dosimeter.auditing.verdict import weigh
-from dosimeter.reports.words import clean, headline
+from dosimeter.lines import clean
+from dosimeter.reports.words import headline
 from dosimeter.store import GATES
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -43,15 +43,15 @@ def write_comparison(
         own = folder / PAGE
         link = Path(os.path.relpath(own, path.parent)).as_posix() if own.is_file() and not redact else ""
         found.append(Named(folder.resolve().name, result, weigh(result), link))
-    names = _apart([each.name for each in found])
+    names = apart(folders)
     found = [each._replace(name=name) for each, name in zip(found, names, strict=True)]
     files.replace(path, compare(found, title=title, redact=redact))
     return path
 
 
-def _apart(names: Sequence[str]) -> list[str]:
-    """Names without the words that all begin with: audit-none and audit-cvb are none and cvb."""
-    words, same = [name.split("-") for name in names], 0
+def apart(folders: Sequence[str | Path]) -> list[str]:
+    """Their names without the words that all begin with: audit-none and audit-cvb are none and cvb."""
+    words, same = [Path(folder).resolve().name.split("-") for folder in folders], 0
     while all(len(each) > same + 1 for each in words) and len({each[same] for each in words}) == 1:
         same += 1
     return ["-".join(each[same:]) for each in words]

@@ -1,145 +1,204 @@
-"""A result on a terminal."""
+"""A result on a terminal: what it says on one screen, and with `explain` all that it has."""
 
 from collections.abc import Sequence
-from itertools import zip_longest
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
 
 from dosimeter.auditing import Captured, Outcome, Result, Survey
 from dosimeter.auditing.captured.weighing import weigh_captured
-from dosimeter.auditing.verdict import Kind, weigh
+from dosimeter.auditing.evidence import tally
+from dosimeter.auditing.verdict import Kind, Verdict, weigh
+from dosimeter.lines import Grid, fact, say, shell
 from dosimeter.progress import duration
 from dosimeter.reports import standing, survey
 from dosimeter.reports.words import (
-    clean,
+    brief,
     count,
+    described,
     grants,
     headline,
     interruption,
     labels_said,
+    listed,
     panel,
     rows,
     shares,
+    short,
+    shown,
     verdict,
 )
 
+ONCE = "1 update"
+"""What an attacker sees of a batch and of a client at least."""
+COLOURS = {Kind.LEAKS: "bold red", Kind.INCONCLUSIVE: "bold yellow", Kind.NOT_SHOWN: "bold green"}
+NEXT = {
+    Kind.LEAKS: "open the page; dosimeter compare says what defenses hide and cost",
+    Kind.INCONCLUSIVE: "open the page, and settle it as was said",
+    Kind.NOT_SHOWN: "open the page; dosimeter dose says what the updates hold",
+}
 
-def print_result(result: Outcome | Survey, console: Console, *, where: Path | None = None) -> None:
-    """Print the verdict, scores, rates and threat model; `where` is the report's place."""
-    # Every text is a Text: names of the user's are never read as markup.
-    say = _Say(console)
+
+def print_result(
+    result: Outcome | Survey, console: Console, *, where: Path | None = None, explain: bool = False
+) -> None:
+    """Print the verdict, scores, rates and threat model; `where` is the report's place.
+
+    Args:
+        explain: add reasons, meanings and scores that only some papers use.
+    """
     if isinstance(result, Survey):
-        _print_survey(result, console, say)
+        kind = _print_survey(result, console, explain=explain)
     elif isinstance(result, Captured):
-        _print_captured(result, console, say)
+        kind = _print_captured(result, console, explain=explain)
     else:
-        _print_scores(result, console, say)
+        kind = _print_scores(result, console, explain=explain)
     if not isinstance(result, Survey):
-        known = "; ".join(f"{grant.what.lower()} {grant.value}" for grant in grants(result.threat))
-        console.print(Text.assemble(("threat model  ", "dim"), say(known)))
-    console.print(Text.assemble(("status        ", "dim"), say(f"{result.status} in {duration(result.seconds)}")))
+        fact(console, "threat model", _threat(result, explain=explain))
+    fact(console, "status", f"{result.status} in {duration(result.seconds)}")
     bewares = () if isinstance(result, Survey) else (result.unmeasured, interruption(result))
     for beware in filter(None, bewares):
-        console.print(say(beware, "bold yellow"))
+        say(console, beware, "bold yellow")
     if where is not None:
-        console.print(Text.assemble(("report        ", "dim"), say(str(where))), soft_wrap=True)
+        fact(console, "report", str(where))
+        fact(console, "next", NEXT[kind])
 
 
-def _print_captured(result: Captured, console: Console, say: "_Say") -> None:
+def print_several(results: Sequence[tuple[str, Result]], console: Console) -> None:
+    """One line an audit: its verdict, the best attack on it and what that read; `results` are named."""
+    table = Grid("audit", "verdict", "best attack", "images read", "SSIM", "evidence")
+    for name, result in results:
+        scores = result.scores
+        read = f"{scores.success.hits:,} of {scores.success.of:,}"
+        mean = f"{scores.nearest['ssim'].mean:.3f}"
+        table.add_row(name, weigh(result).kind.value, str(result.settings["attack_name"]), read, mean, _found(result))
+    table.print(console)
+
+
+def _found(result: Result) -> str:
+    """The evidence, and what leaks where images are not read."""
+    found, evidence = weigh(result), tally(result.scores.evidence)
+    other = found.kind is Kind.LEAKS and not result.scores.success.hits
+    return f"{evidence}; {short(found, len(result.records)).rstrip('.')}" if other else evidence
+
+
+def print_line(result: Result, console: Console) -> None:
+    """A result in one line, or two."""
+    scores, defense = result.scores, brief(result.settings.get("defense")) or "no defense"
+    said = f"{scores.success.hits:,} of {scores.success.of:,} images read by {result.settings['attack_name']}"
+    say(console, f"{defense}: {weigh(result).kind.value}; {said}, in {duration(result.seconds)}", hang=4)
+
+
+def _print_captured(result: Captured, console: Console, *, explain: bool) -> Kind:
     """What is certain, what shadows say and, where the truth was given, the scores."""
-    s = result.settings
-    about = f"a captured update of {count(s['batch'], 'image')}, defense {s['defense']}"
+    s, found = result.settings, weigh_captured(result)
+    _head(result, f"a captured update of {count(s['batch'], 'image')}, defense {s['defense']}", found, console)
     told = f"{standing.said(result)} {'' if result.judged else standing.UNSEEN}".strip()
-    head = (say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n")
-    body = Text.assemble(*head, say(weigh_captured(result).sentence, "bold"), "\n\n", say(told))
-    console.print(Panel(body, box=box.ROUNDED, expand=False, padding=(0, 1)))
-    console.print(_rows(("certain", "how much", "why"), standing.facts(result), say))
+    say(console, f"{told}\n")
+    _rows(("certain", "how much", "why"), standing.facts(result), console)
     if shares_ := standing.rates(result):
-        console.print(_rows(("shadows", "with its 95 % interval", "of what"), shares_, say))
+        _rows(("shadows", "with its 95 % interval", "of what"), shares_, console, last=explain)
     if result.judged is not None:
-        console.print(say(f"Beside the truth: {verdict(result.judged)}"))
-        console.print(_scores(result.judged, say))
-        console.print(_rates(result.judged, say))
+        say(console, f"Beside the truth: {verdict(result.judged)}\n")
+        _scores(result.judged, console, explain=explain)
+        _rates(result.judged, console, explain=explain)
+    return found.kind
 
 
-def _print_survey(result: Survey, console: Console, say: "_Say") -> None:
+def _print_survey(result: Survey, console: Console, *, explain: bool) -> Kind:
     """The verdict, clients by rounds, and what was tried on whom."""
     found = result.verdict
     about = f"{count(len(result.entries), 'update')} of {count(len(result.clients), 'client')}"
-    told = f"{found.sentence}\n\n{survey.worst(result)}"
-    body = Text.assemble(say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n", say(told))
-    console.print(Panel(body, box=box.ROUNDED, expand=False, padding=(0, 1)))
+    _head(result, about, found, console)
+    say(console, f"{survey.worst(result)}\n")
     head, rows_ = survey.grid(result)
-    console.print(_rows(head, rows_, say, styles=("bold",)))
-    head = ["client", "update", "tried", "not tried, or doubtful"]
-    console.print(_rows(head, [row[:4] for row in survey.tried(result)], say, styles=("bold", "dim")))
+    _rows(head, rows_, console)
+    tried = [row[:4] for row in survey.tried(result)]
+    if explain:
+        _rows(("client", "update", "tried", "not tried, or doubtful"), tried, console)
+    elif doubtful := sum(bool(row[3]) for row in tried):
+        say(console, f"Of {count(doubtful, 'update')} something was not tried or is doubtful; --explain says what.\n")
     if found.doubt and found.kind is Kind.LEAKS:
-        console.print(say(f"If nothing leaked, that would be no evidence: {found.doubt}.", "bold yellow"))
+        say(console, f"If nothing leaked, that would be no evidence: {found.doubt}.", "bold yellow")
+    return found.kind
 
 
-def _print_scores(result: Result, console: Console, say: "_Say") -> None:
+def _print_scores(result: Result, console: Console, *, explain: bool) -> Kind:
     """The verdict, the panel where there is one, scores and rates."""
-    s = result.settings
+    s, found = result.settings, weigh(result)
     about = f"{count(s['victims'], 'update')} of {count(s['batch'], 'image')}, defense {s['defense']}"
     about += "" if result.threat.server == "honest" else f", server {result.threat.server}"
-    found = weigh(result)
-    said = "\n".join([result.verdict or verdict(result), *filter(None, [labels_said(result)]), *found.details])
-    said += f"\nTo settle it: {found.settles}" if found.settles else ""
-    head = (say(headline(result), "bold"), "\n", say(about, "dim"), "\n\n", say(found.sentence, "bold"))
-    body = Text.assemble(*head, "\n\n", say(said))
-    console.print(Panel(body, box=box.ROUNDED, expand=False, padding=(0, 1)))
+    _head(result, about, found, console)
+    whole = [result.verdict] if explain and result.verdict else [] if result.verdict else [verdict(result)]
+    said = [*whole, labels_said(result), *found.details]
+    if told := " ".join(filter(None, said)):
+        say(console, told)
+    if found.settles:
+        say(console, "To settle it:")
+        say(console, [f"  {line}" for line in shell(found.settles, console.width - 2)])
+    say(console, "")
     if result.panel:
-        console.print(_panel(result, say))
-    console.print(_scores(result, say))
-    console.print(_rates(result, say))
+        _panel(result, console, explain=explain)
+    _scores(result, console, explain=explain)
+    _rates(result, console, explain=explain)
+    return found.kind
 
 
-class _Say:
-    """Texts that the console's encoding can show."""
-
-    def __init__(self, console: Console) -> None:
-        self.encoding = console.encoding
-
-    def __call__(self, text: str, style: str = "") -> Text:
-        shown = clean(text).encode(self.encoding, "replace").decode(self.encoding)
-        return Text(shown, style=style)
+def _head(result: Outcome | Survey, about: str, found: Verdict, console: Console) -> None:
+    say(console, headline(result), "bold")
+    say(console, about, "dim")
+    say(console, "")
+    say(console, found.sentence, COLOURS[found.kind])
 
 
-def _panel(result: Result, say: _Say) -> Table:
-    rows_ = [(one.name, one.role, one.read, one.ssim, one.worst, one.time) for one in panel(result)]
-    return _rows(("attack", "kind", "images read", "SSIM", "worst", "time"), rows_, say, styles=("bold",))
+def _panel(result: Result, console: Console, *, explain: bool) -> None:
+    """All attacks, the strongest first; why others were refused only where that is asked."""
+    tried = panel(result)
+    head = ("attack", *(("kind",) if explain else ()), "images read", "SSIM", "best", "time")
+    done = [one for one in tried if one.time]
+    cells = [(one.name, *((one.role,) if explain else ()), one.read, one.ssim, one.worst, one.time) for one in done]
+    _rows(head, cells, console)
+    refused = [one for one in tried if not one.time]
+    if explain:
+        for one in refused:
+            say(console, f"{one.name} was {one.read}", hang=4)
+    elif refused:
+        say(console, f"Refused, since they do not fit: {listed([one.name for one in refused])} (--explain says why).")
+    if refused:
+        say(console, "")
 
 
-def _scores(result: Result, say: _Say) -> Table:
-    head = ["score", "mean ± std", "median", "worst victim", "without the update"]
-    cells = [[row.name, f"{row.mean} ± {row.std}", row.median, row.worst, row.baseline] for row in rows(result)]
+def _scores(result: Result, console: Console, *, explain: bool) -> None:
+    """All scores, or those that stand beside pictures, and MSE."""
+    wanted = {*shown(result).values(), described(result)["mse"]["label"]}
+    found = [row for row in rows(result) if explain or row.name in wanted]
+    head = ["score", "mean ± std", "median", "best", "without the update"]
+    cells = [[row.name, f"{row.mean} ± {row.std}", row.median, row.worst, row.baseline] for row in found]
     if result.scores.transformed:
-        head = ["score", "as trained on", "median", "worst", "without the update", "originals"]
-        cells = [[*cell, row.originals] for cell, row in zip(cells, rows(result), strict=True)]
-    return _rows(head, cells, say, styles=(), right=True)
+        head = ["score", "as trained on", *head[2:], "originals"]
+        cells = [[*cell, row.originals] for cell, row in zip(cells, found, strict=True)]
+    _rows(head, cells, console)
 
 
-def _rates(result: Result, say: _Say) -> Table:
-    return _rows(("rate", "with its 95 % interval", "of what"), shares(result), say)
+def _rates(result: Result, console: Console, *, explain: bool) -> None:
+    _rows(("rate", "with its 95 % interval", "of what"), shares(result), console, last=explain)
 
 
-def _rows(
-    head: Sequence[str],
-    rows_: Sequence[Sequence[str]],
-    say: _Say,
-    *,
-    styles: Sequence[str] = ("", "bold", "dim"),
-    right: bool = False,
-) -> Table:
-    """A table, by default of what, how much and why; columns after the first may stand to the right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0) if len(head) > 5 else (0, 1))
-    for at, name in enumerate(head):
-        table.add_column(say(name), justify="right" if right and at else "left")
+def _threat(result: Outcome, *, explain: bool) -> str:
+    """What was granted and what was not, or all of it."""
+    lines = grants(result.threat)
+    if explain:  # all
+        return "; ".join(f"{grant.what.lower()} {grant.value}" for grant in lines)
+    usual = ("granted", "not granted")
+    parts = [(value, [line.what.lower() for line in lines if line.value == value]) for value in usual]
+    said = [f"{value}: {', '.join(names)}" for value, names in parts if names]
+    return "; ".join(said + [f"{line.what.lower()} {line.value}" for line in lines if line.value not in (*usual, ONCE)])
+
+
+def _rows(head: Sequence[str], rows_: Sequence[Sequence[str]], console: Console, *, last: bool = True) -> None:
+    """A table with a blank line beneath it, with or without its last column, of what things mean."""
+    table = Grid(*(head if last else head[:-1]))
     for row in rows_:
-        table.add_row(*(say(cell, style) for cell, style in zip_longest(row, styles, fillvalue="")))
-    return table
+        table.add_row(*(row if last else row[:-1]))
+    table.print(console)
+    say(console, "")

@@ -10,6 +10,7 @@ import torch
 from dosimeter import types
 from dosimeter.auditing import Captured, Outcome, Result, Survey, Trial
 from dosimeter.auditing.verdict import ORDER, Kind, Verdict
+from dosimeter.lines import clean
 from dosimeter.metrics import STANDARD, Rate, Score, in_units_of, percent
 from dosimeter.progress import duration
 from dosimeter.types import ThreatModel
@@ -108,12 +109,6 @@ def _left_out(counts: dict[str, int], of: int, time: str) -> list[str]:
         f"gave up after {time}: {of - n} of {of} victims done" if why == types.Outcome.OUT_OF_TIME else f"{n} {why}"
         for why, n in counts.items()
     ]
-
-
-def clean(text: str) -> str:
-    """Text in which nothing steers a terminal or breaks a file: control characters become a replacement mark."""
-    spaced = (" " if c.isspace() and c != "\n" else c for c in text)
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in spaced)
 
 
 def number(value: object, digits: int = 3) -> str:
