@@ -64,7 +64,7 @@ $(VENV)/.docs: $(VENV)/.core
 # Wheel and source archive, as they would be published; neither holds data but the 5,000 digits of the package.
 dist: $(VENV)/.dist
 	rm -rf dist build
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist . > $(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; exit 1; }
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python tests/archives.py dist
 
