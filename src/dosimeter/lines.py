@@ -16,6 +16,7 @@ _UNIT = r"(?:%|±|(?:s|min|h|dB|[KMG]i?B|of \d)\b)"
 _JOINED = re.compile(rf"(?<=\d) (?={_UNIT})|(?<=\bof) (?=\d)|(?<=±) (?=[\d.])|(?<=\bmin) (?=\d)")
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?( ± [\d.,e+-]+)?( ?(%|s|dB|[KMG]iB))?|\N{EN DASH}|-|")
 GAP = 2
+"""Blanks between columns; one where that is what makes a table fit."""
 
 
 def clean(text: str) -> str:
@@ -76,8 +77,8 @@ def _put(console: Console, text: Text) -> None:
 class Grid:
     """A table of plain text. Cells wrap between words; where even that does not fit each row is a block of lines."""
 
-    def __init__(self, *head: str, title: str = "", gap: int = GAP) -> None:
-        self.head, self.title, self.gap = [clean(name) for name in head], title, gap
+    def __init__(self, *head: str, title: str = "") -> None:
+        self.head, self.title, self.caption = [clean(name) for name in head], title, ""
         self.rows: list[list[str]] = []
 
     def add_row(self, *cells: str) -> None:
@@ -92,6 +93,8 @@ class Grid:
         _put(console, Text("\n".join(head), style="bold"))
         for lines in rest:
             _put(console, Text("\n".join(lines)))
+        if self.caption:
+            say(console, f"{self.caption}\n", "italic")
 
     def lines(self, width: int) -> list[str]:
         """All of it but the title."""
@@ -99,7 +102,7 @@ class Grid:
 
     def blocks(self, width: int) -> list[list[str]]:
         """The lines of the head and those of every row."""
-        for gap in (self.gap, 1):
+        for gap in (GAP, 1):
             if widths := self._widths(width, gap):
                 right = [all(_NUMBER.fullmatch(row[at]) for row in self.rows) for at in range(len(widths))]
                 return [_row(cells, widths, right, gap) for cells in (self.head, *self.rows)]

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from dosimeter import files
+from dosimeter.lines import Grid, say
 from dosimeter.reports import plot
 from dosimeter.reports.markup import Html, tag
 from dosimeter.reports.plot import Frame
@@ -32,24 +30,24 @@ def write(found: dict[str, Any], folder: Path) -> None:
 def show(found: dict[str, Any], console: Console) -> None:
     """Print tables: the ways, the engine beside the best of them and the machine, and the series."""
     if found["cases"]:
-        console.print(_ways(found["cases"]), _engine(found["cases"]))
+        _ways(found["cases"]).print(console)
+        _engine(found["cases"]).print(console)
         notes = [*_breaching(found["cases"]), *_doubts(found["cases"]), *filter(None, map(_cut, found["cases"]))]
         for note in notes:
-            console.print(escape(note), soft_wrap=True, highlight=False)
+            say(console, note)
     for series in found["series"]:
-        console.print(_sizes(series))
-    console.print(_load([*found["cases"], *found["series"]], found["machine"]), soft_wrap=True, highlight=False)
+        _sizes(series).print(console)
+    say(console, _load([*found["cases"], *found["series"]], found["machine"]))
 
 
-def _ways(cases: Sequence[dict[str, Any]]) -> Table:
-    table = _table("case", "way", "image-steps/s", "min", "max", "of core", "steps")
+def _ways(cases: Sequence[dict[str, Any]]) -> Grid:
+    table = Grid("case", "way", "image-steps/s", "min", "max", "of core", "steps")
     table.title = "One step of every way, median of the rounds"
     for case in cases:
         for n, (name, rate) in enumerate(case["ways"].items()):
             cells = [_rate(rate[key]) for key in ("median", "min", "max")]
             cells.append(_rate(rate["of_core"]["median"]) if "of_core" in rate else "")
-            last = n == len(case["ways"]) - 1
-            table.add_row(case["name"] if n == 0 else "", name, *cells, _steps(rate["steps"]), end_section=last)
+            table.add_row(case["name"] if n == 0 else "", name, *cells, _steps(rate["steps"]))
     table.caption = "of core: by the time on its core, for ways on one thread; steps: of a burst, the fewest"
     return table
 
@@ -62,8 +60,8 @@ def _steps(steps: Sequence[int]) -> str:
     return str(min(steps))
 
 
-def _engine(cases: Sequence[dict[str, Any]]) -> Table:
-    table = _table("case", "cores", "tile", "ratio", "floor", "verdict", "others", "MiB", "GFLOP/s", "peak")
+def _engine(cases: Sequence[dict[str, Any]]) -> Grid:
+    table = Grid("case", "cores", "tile", "ratio", "floor", "verdict", "others", "MiB", "GFLOP/s", "peak")
     table.title = "The engine: ratio to the best of usual and breaching"
     for case in cases:
         memory = "?" if case["peak_bytes"] is None else f"{case['peak_bytes'] / 2**20:,.0f}"
@@ -123,9 +121,9 @@ def _cut(case: dict[str, Any]) -> str:
     return f"{case['name']}: {', '.join(cut)}, as many as the memory budget holds" if cut else ""
 
 
-def _sizes(series: dict[str, Any]) -> Table:
+def _sizes(series: dict[str, Any]) -> Grid:
     name = series["name"]
-    table = _table("size", "victims", "tile", "µs an image-step", "min", "max", "of the first", "steps")
+    table = Grid("size", "victims", "tile", "µs an image-step", "min", "max", "of the first", "steps")
     table.title = f"Cost of the engine by {name}, {series['model']}"
     for point in series["points"]:
         cells = (f"{point[key]:,.1f}" for key in ("median", "min", "max"))
@@ -138,14 +136,6 @@ def _sizes(series: dict[str, Any]) -> Table:
             f"From {limit['from']} to {limit['to']} {name} the cost grows {limit['growth']:.2f} times, "
             f"at most {limit['most']:g} wanted: {limit['verdict']}"
         )
-    return table
-
-
-def _table(*columns: str, title: str | None = None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", caption_justify="left")
-    for column in columns:
-        words = column in ("case", "way", "verdict")
-        table.add_column(column, justify="left" if words else "right", overflow="fold", no_wrap=words)
     return table
 
 
