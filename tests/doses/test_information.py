@@ -11,6 +11,7 @@ from dosimeter import clients, defenses, rng
 from dosimeter.auditing.setting import part
 from dosimeter.channel import Channel, Clip, Fact, Mask, Noise
 from dosimeter.doses import Images, White, algebra, channels
+from dosimeter.doses.cut import cut_of
 from dosimeter.doses.free import Products, estimated
 from dosimeter.doses.information import information
 from dosimeter.doses.priors import Prior
@@ -50,7 +51,28 @@ def grouped() -> nn.Module:
     )
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"convolutions": network, "shared": Twice, "grouped": grouped}
+def folded() -> nn.Module:
+    """With units that are off, so that there are fewer directions behind the first layer."""
+    return nn.Sequential(
+        nn.Conv2d(1, 5, 5, stride=2), nn.ReLU(), nn.Conv2d(5, 6, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 5)
+    )
+
+
+class Shortcut(nn.Module):
+    """An image that also passes its first layer by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(256, 8), nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(torch.cat([torch.tanh(self.first(x.flatten(1))), x.flatten(1)[:, :4]], 1))
+        return out
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "convolutions": network, "shared": Twice, "grouped": grouped, "folded": folded, "shortcut": Shortcut,
+}  # fmt: skip
 
 
 def made(make: Callable[[], nn.Module], defense: defenses.Defense, batch: int = 1) -> Network:
@@ -79,7 +101,7 @@ def written(at: Network, name: str) -> Tensor:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_every_tensors_information_is_that_of_its_jacobian(model: str, defense: str, batch: int) -> None:
-    if model == "shared" and defense != "none":
+    if model in ("shared", "shortcut") and defense != "none":
         pytest.skip("has no place for a bottleneck")
     at = made(MODELS[model], part("defense", defense), batch)
     found = information(at)
@@ -103,6 +125,14 @@ def test_it_is_that_of_finite_differences() -> None:
     for name, each in information(at).items():
         jacobian = torch.stack(columns[name], 1)
         assert (each.matrix - jacobian.T @ jacobian).norm() < 1e-6 * each.matrix.norm(), name
+
+
+def test_the_first_layer_is_a_cut_where_all_passes_through_it() -> None:
+    at = made(folded, defenses.NoDefense())
+    cut = cut_of(at)
+    assert cut is not None
+    assert 0 < len(cut.live) <= int((at.now.inputs["2"] > 0).sum()) < at.now.backs["0"].numel()
+    assert cut_of(made(Shortcut, defenses.NoDefense())) is None
 
 
 def test_layers_are_taken_apart_where_they_can_be() -> None:

@@ -1,6 +1,7 @@
 """Leakage without an attack: how much of a private image an update determines, by linear algebra at the truth.
 
 slopes       forward derivatives of what layers see and of what comes back to them
+cut          the first layer as a cut, behind which there are fewer directions
 information  J^T J of every tensor of an update, J not written out
 channels     from a defense's facts to noise, zeros and clipping of every tensor
 priors       what a reader knows of images before: white, the covariance of public images

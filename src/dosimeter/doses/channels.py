@@ -131,20 +131,24 @@ def joined(parts: Mapping[str, Part], how: Seen, only: Collection[str] | None = 
     A clipped gradient c g / |g| moves by c / |g| (I - g g^T / |g|^2) dg: only its direction is left.
     """
     names = [name for name in how.variance if only is None or name in only]
-    like = next(iter(parts.values())).matrix
-    total = torch.zeros_like(like)
+    pull = torch.stack([part.pull for part in parts.values()]).sum(0)
+    total = pull.new_zeros(len(pull), len(pull))
+    cut = next((part.cut for part in parts.values() if part.cut is not None), None)  # the same of all that have one
+    behind = None if cut is None else pull.new_zeros(cut.size, cut.size)
     square = sum(part.square for part in parts.values())
-    pull = sum((part.pull for part in parts.values()), torch.zeros_like(like[0]))
     bent: dict[str, Bent] = {}
     for name in names:
         part, weight = parts[name], how.share[name] / how.variance[name]
         scale, along, inside, own = _clipped(how.clip, part, square, pull)
-        total.add_(part.matrix, alpha=weight * scale**2)
+        into = total if part.cut is None or behind is None else behind
+        into.add_(part.inner, alpha=weight * scale**2)
         if scale < 1:
             cross = torch.outer(own, along)
             total.add_(inside * torch.outer(along, along) - cross - cross.T, alpha=weight * scale**2)
         together = part.square if how.clip is not None and how.clip.of == "tensor" else square
         bent[name] = Bent(weight, scale, along, math.sqrt(max(together, 1e-300)))
+    if cut is not None and behind is not None:
+        total.add_(cut.spread(behind))
     return total if how.others is None or not bent else total - how.others.hides(bent)
 
 

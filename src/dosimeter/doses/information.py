@@ -5,7 +5,8 @@ the move of the gradient (see `slopes`). B and its adjoint are applied as such, 
 
     M = T^T (B^T W B T)
 
-takes as many rows as there are inputs and outputs of the layer, or as it has weights where these are fewer.
+takes as many rows as there are inputs and outputs of the layer, or as it has weights where these are fewer. Behind the
+first layer all of it is done in coordinates of that layer's outputs (see `cut`).
 """
 
 from itertools import pairwise
@@ -14,40 +15,47 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dosimeter.doses.slopes import Network, Passed
+from dosimeter.doses.cut import Cut, cut_of
+from dosimeter.doses.slopes import Network, Passed, directions
 from dosimeter.types import Gradient
 
-CHUNK = 2**27
-"""Bytes that the derivatives of the largest layer may take at once."""
+CHUNK = 2**25
+"""Bytes that the derivatives of the largest layer may take at once; larger buffers are fetched anew each time."""
+ALIVE = 0.9
+"""Share of columns that move, below which the others are left out of a product, which takes a copy."""
 BLOCKS = 8
 """Columns of a symmetric product are made in so many blocks, of which those below the diagonal are left out."""
 
 
 class Part(NamedTuple):
-    """One tensor's information at unit noise, in coordinates of the network's layout."""
+    """One tensor's information at unit noise."""
 
-    matrix: Tensor  # (N, N) J^T W J
+    inner: Tensor  # J^T W J, behind the cut where there is one
+    cut: Cut | None
     pull: Tensor  # (N,) J^T g
-    entries: int
     square: float  # |g|^2
-    largest: float  # |g|_inf
+
+    @property
+    def matrix(self) -> Tensor:
+        """(N, N) J^T W J, in coordinates of the network's layout."""
+        return self.inner if self.cut is None else self.cut.spread(self.inner)
 
 
 class _Rows:
     """Two factors of M, (N, R) each and the same where J is written out, filled direction by direction."""
 
-    def __init__(self, network: Network, name: str, columns: int, *, twice: bool) -> None:
-        like = network.gradient[name]
-        self.gradient = like
-        self.t = like.new_empty(network.layout.size, columns)
+    def __init__(self, network: Network, name: str, columns: int, cut: Cut | None, *, twice: bool) -> None:
+        like, size = network.gradient[name], network.layout.size if cut is None else cut.size
+        self.gradient, self.cut = like, cut
+        self.t = like.new_empty(size, columns)
         self.z = torch.empty_like(self.t) if twice else self.t
-        self.pull = like.new_empty(network.layout.size)
+        self.pull = like.new_empty(size)
 
     def part(self) -> Part:
-        alive = self.t.abs().amax(0) > 0  # a unit that is off moves nothing
-        t, z = (self.t, self.z) if bool(alive.all()) else (self.t[:, alive], self.z[:, alive])
-        g = self.gradient
-        return Part(symmetric(t, z), self.pull, g.numel(), float(g.square().sum()), float(g.abs().max()))
+        alive = torch.linalg.vector_norm(self.t, torch.inf, dim=0) > 0  # a unit that is off moves nothing
+        t, z = (self.t[:, alive], self.z[:, alive]) if float(alive.double().mean()) < ALIVE else (self.t, self.z)
+        pull = self.pull if self.cut is None else self.cut.spread_vector(self.pull)
+        return Part(symmetric(t, z), self.cut, pull, float(self.gradient.square().sum()))
 
 
 def information(network: Network, kept: Gradient | None = None) -> dict[str, Part]:
@@ -55,14 +63,25 @@ def information(network: Network, kept: Gradient | None = None) -> dict[str, Par
 
     `kept` are 0 for entries that are not sent and 1 for others, {tensor: of its shape}, where not all are.
     """
-    kept = kept or {}
-    rows = _planned(network)
-    for span, directions in network.directions(chunk_of(network, kept)):
-        moved = network.moved(directions)
+    kept, cut = kept or {}, cut_of(network)
+    rows, chunk, like = _planned(network, cut), chunk_of(network, kept), next(iter(network.gradient.values()))
+    first = None if cut is None else cut.layer
+    backs = None if cut is None else like.new_empty(cut.size, network.now.backs[cut.layer].numel())
+    for span, unit in directions(network.layout.size if cut is None else cut.size, chunk, like):
+        moved = network.moved(unit) if cut is None else network.moved_behind(cut.layer, cut.tangents(unit))
         for name in network.layers:
-            _fill_layer(network, name, moved, span, rows, kept)
+            if name != first:
+                _fill_layer(network, name, moved, span, rows, kept)
+        if backs is not None:
+            backs[span] = moved.backs[first or ""].flatten(1)
         for key, slope in moved.written.items():
             _fill(rows[key], span, slope.reshape(len(slope), -1), kept.get(key))
+    if cut is not None and backs is not None:
+        many = len(cut.live)
+        backs = torch.cat([cut.lifted(backs[:many]), backs[many:]])
+        for start in range(0, network.layout.size, chunk):
+            span = slice(start, min(start + chunk, network.layout.size))
+            _fill_layer(network, cut.layer, cut.first(network, span, backs), span, rows, kept)
     return {name: rows.pop(name).part() for name in network.gradient}
 
 
@@ -75,10 +94,13 @@ def chunk_of(network: Network, kept: Gradient) -> int:
 
 def needs(network: Network) -> int:
     """Bytes that the exact matrices of a network take."""
-    size = network.layout.size
-    columns = sum(_pulled(network, name)[0] * (2 if _pulled(network, name)[1] else 1) for name in network.layers)
+    size, cut = network.layout.size, cut_of(network)
+    inner = size if cut is None else cut.size
+    held = {name: _pulled(network, name)[0] * (2 if _pulled(network, name)[1] else 1) for name in network.layers}
+    columns = sum(many for name, many in held.items() if cut is None or name != cut.layer)
     columns += sum(g.numel() for g in network.now.written.values())
-    return 8 * size * (columns + size * (len(network.gradient) + 4))
+    own = 0 if cut is None else size * (held[cut.layer] + 2 * size)
+    return 8 * (inner * (columns + inner * len(network.gradient)) + own + 4 * size**2)
 
 
 def symmetric(t: Tensor, z: Tensor) -> Tensor:
@@ -95,14 +117,15 @@ def symmetric(t: Tensor, z: Tensor) -> Tensor:
     return out
 
 
-def _planned(network: Network) -> dict[str, _Rows]:
-    rows = {key: _Rows(network, key, g.numel(), twice=False) for key, g in network.now.written.items()}
+def _planned(network: Network, cut: Cut | None) -> dict[str, _Rows]:
+    rows = {key: _Rows(network, key, g.numel(), cut, twice=False) for key, g in network.now.written.items()}
     for name in network.layers:
         weight, bias = network.tensors(name)
         columns, twice = _pulled(network, name)
-        rows[weight] = _Rows(network, weight, columns, twice=twice)
+        at = None if cut is None or cut.layer == name else cut
+        rows[weight] = _Rows(network, weight, columns, at, twice=twice)
         if bias is not None:
-            rows[bias] = _Rows(network, bias, network.gradient[bias].numel(), twice=False)
+            rows[bias] = _Rows(network, bias, network.gradient[bias].numel(), at, twice=False)
     return rows
 
 
@@ -134,17 +157,20 @@ def _fill_layer(
 ) -> None:
     layer, (weight, bias) = network.layers[name], network.tensors(name)
     a, d = network.rows(name, network.now)  # (1, P, k), (1, P, m)
-    da, dd = layer.rows(moved.inputs[name]), layer.backs(moved.backs[name])  # (c, P, k), (c, P, m)
+    dd = layer.backs(moved.backs[name])  # (c, P, m)
     if bias is not None:
         _fill(rows[bias], span, dd.sum(1), kept.get(bias))
     own, twice = rows[weight], _pulled(network, name)[1]
     if _few(network, name, kept):
+        da = layer.rows(moved.inputs[name])  # (c, P, k)
         g = own.gradient.flatten(1)  # few positions: the slope is not written out either
         own.pull[span] = (dd * (a @ g.T)).sum((1, 2)) + (da * (d @ g)).sum((1, 2))
         to_inputs = (d @ dd.transpose(1, 2)) @ a + (d @ d.transpose(1, 2)) @ da
         to_backs = (a @ a.transpose(1, 2)) @ dd + (a @ da.transpose(1, 2)) @ d
     else:
-        slope = dd.transpose(1, 2) @ a + d.transpose(1, 2) @ da  # (c, m, k)
+        slope = dd.transpose(1, 2) @ a[0]  # (c, m, k)
+        if bool(moved.inputs[name].any()):  # which draws behind a layer do not move
+            slope = slope + d.transpose(1, 2) @ layer.rows(moved.inputs[name])
         if not twice:
             _fill(own, span, slope.flatten(1), kept.get(weight))
             return

@@ -94,7 +94,12 @@ def positions(layer: nn.Module, shape: torch.Size) -> Positions | None:
         "kernel_size": layer.kernel_size, "stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation,
     }  # fmt: skip
 
+    (kh, kw), (sh, sw), (ph, pw) = layer.kernel_size, layer.stride, layer.padding
+
     def rows(x: Tensor) -> Tensor:
+        if layer.dilation == (1, 1):  # one copy of strided windows, sooner than F.unfold and what turns it around
+            seen = F.pad(x, (pw, pw, ph, ph)).unfold(-2, kh, sh).unfold(-2, kw, sw)  # (c, B, k, h, w, kh, kw)
+            return seen.permute(0, 1, 3, 4, 2, 5, 6).reshape(len(x), -1, x.shape[2] * kh * kw)
         found = F.unfold(x.flatten(0, 1), **how).transpose(1, 2)  # (c * B, places, k)
         return found.reshape(len(x), -1, found.shape[-1])
 
@@ -191,11 +196,18 @@ class Network:
         found = self.layers[name]
         return found.rows(passed.inputs[name][None]), found.backs(passed.backs[name][None])
 
+    def applied(self, name: str, inputs: Tensor) -> Tensor:
+        """The linear part of a layer on inputs (c, B, ...)."""
+        layer = self.target.model.get_submodule(name)
+        with torch.no_grad():
+            given: Tensor = layer(inputs.flatten(0, 1)) - layer(torch.zeros_like(inputs[0, :1]))
+        return given.reshape(*inputs.shape[:2], *given.shape[1:])
+
     def tensors(self, name: str) -> tuple[str, str | None]:
         """The weight and the bias of a layer."""
         return self._weights[name], self._biases.get(name)
 
-    def _passed(self, point: Point) -> Passed:
+    def _passed(self, point: Point, added: Point | None = None) -> Passed:
         """As a pure function of the unknowns: noughts are added to what layers give, to differentiate by."""
         explained = {*self._weights.values(), *self._biases.values()}
         raw = {name: p for name, p in self._parameters.items() if name not in explained}
@@ -214,20 +226,37 @@ class Network:
                 value = target.objective({**self._parameters, **other}, point[IMAGES], self.labels)
             return value, seen
 
-        (backs, written), seen = grad(loss, argnums=(0, 1), has_aux=True)(self._empty, raw)
+        (backs, written), seen = grad(loss, argnums=(0, 1), has_aux=True)({**self._empty, **(added or {})}, raw)
         return Passed(seen, backs, written)
 
     def moved(self, rows: Tensor) -> Passed:
         """The derivative of one pass along directions (c, N), each tensor (c, ...)."""
+        return self._moved(self._passed, self.point, self.layout.tangents(rows))
 
+    def behind(self, name: str) -> tuple[Callable[[Point], Passed], Point]:
+        """One pass as a function of what a layer gives and of the draws, in place of the images; and where it is."""
+        point = {name: self._empty[name], **{key: value for key, value in self.point.items() if key != IMAGES}}
+
+        def passed(at: Point) -> Passed:
+            drawn = {key: value for key, value in at.items() if key != name}
+            return self._passed({**self.point, **drawn}, {name: at[name]})
+
+        return passed, point
+
+    def moved_behind(self, name: str, tangents: Point) -> Passed:
+        """The derivative of one pass along directions of what a layer gives, (c, ...), and of the draws."""
+        return self._moved(*self.behind(name), tangents)
+
+    @staticmethod
+    def _moved(passed: Callable[[Point], Passed], point: Point, tangents: Point) -> Passed:
         def along(tangent: Point) -> Passed:
-            found: Passed = jvp(self._passed, (self.point,), (tangent,))[1]
+            found: Passed = jvp(passed, (point,), (tangent,))[1]
             return found
 
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, on its first forward derivative
-                moved: Passed = vmap(along)(self.layout.tangents(rows))
+                moved: Passed = vmap(along)(tangents)
         except RuntimeError as reason:
             raise ModelError(
                 f"The dose needs forward derivatives of the client's step, which this model does not have: "
@@ -235,14 +264,14 @@ class Network:
             ) from reason
         return moved
 
-    def directions(self, chunk: int) -> Iterator[tuple[slice, Tensor]]:
-        """All unit directions, so many at a time."""
-        like = self.point[IMAGES]
-        for start in range(0, self.layout.size, chunk):
-            span = slice(start, min(start + chunk, self.layout.size))
-            rows = torch.zeros(span.stop - start, self.layout.size, dtype=like.dtype, device=like.device)
-            rows[:, span].fill_diagonal_(1)
-            yield span, rows
+
+def directions(size: int, chunk: int, like: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """All unit directions (c, size), so many at a time."""
+    for start in range(0, size, chunk):
+        span = slice(start, min(start + chunk, size))
+        rows = like.new_zeros(span.stop - start, size)
+        rows[:, span].fill_diagonal_(1)
+        yield span, rows
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

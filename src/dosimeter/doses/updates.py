@@ -52,13 +52,15 @@ def measured_update(case: Case, victims: Victims, v: int) -> Update:
 def resolvable(network: Network, parts: dict[str, Part], how: channels.Seen) -> tuple[channels.Seen, Tensor]:
     """How an update is seen, with as much noise as float64 can resolve where there is none, and its information."""
     # What other clients hide is a difference, of which all that it is taken from has to be resolved.
-    bare = matrix = channels.joined(parts, replace(how, others=None))
+    matrix = channels.joined(parts, replace(how, others=None))
     scale = torch.ones(len(matrix), dtype=matrix.dtype)
     scale[network.layout.spans[IMAGES]] = STD
-    peak = algebra.largest(scale[:, None] * bare * scale)
+    peak = algebra.largest(scale[:, None] * matrix * scale)
     if peak > LIMIT:
+        whole = len(how.plain) in (0, len(how.variance))  # then all of it gets louder alike
         how = channels.resolved(how, peak / LIMIT)
-    if peak > LIMIT or how.others is not None:
+        matrix = matrix.mul_(LIMIT / peak) if whole and how.others is None else channels.joined(parts, how)
+    elif how.others is not None:
         matrix = channels.joined(parts, how)
     return how, matrix
 
