@@ -15,7 +15,7 @@ from dosimeter.auditing import Resources, Updates
 from dosimeter.channel import Channel, Clip, Noise, Rounding
 from dosimeter.cli import app
 from dosimeter.doses import Doses, Images, White, algebra, bounds, channels, dose, over_noise, plan_of
-from dosimeter.errors import ModelError, SettingError
+from dosimeter.errors import SettingError
 from dosimeter.task import load_task
 from dosimeter.types import Victims
 from small import network
@@ -267,9 +267,7 @@ def test_what_does_not_fit_is_estimated_with_its_error() -> None:
     assert not exact.error
     for figure, error in found.error.items():
         assert abs(getattr(found, figure) - getattr(exact, figure)) <= 3 * error + 0.5, figure
-    with pytest.raises(ModelError, match="too large"):
-        small("precode:k=3", resources=Resources(budget=1000))
-    with pytest.raises(SettingError, match="one image"):
+    with pytest.raises(SettingError, match="one update"):
         small("none", resources=Resources(budget=1000), updates=Updates(rounds=2))
 
 

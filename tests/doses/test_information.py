@@ -1,6 +1,7 @@
 """J^T J of every tensor against the Jacobian written out, by autograd and by finite differences."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -135,6 +136,17 @@ def test_the_first_layer_is_a_cut_where_all_passes_through_it() -> None:
     assert cut_of(made(Shortcut, defenses.NoDefense())) is None
 
 
+def test_two_threads_do_not_disturb_each_other() -> None:
+    """Torch's forward derivatives have one count of levels for all threads."""
+    at = [made(network, defenses.NoDefense()) for _ in range(2)]
+    alone = at[0].moved(torch.eye(256, dtype=torch.float64))
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(5):
+            for both in pool.map(lambda one: one.moved(torch.eye(256, dtype=torch.float64)), at):
+                for name, slope in both.backs.items():
+                    torch.testing.assert_close(slope, alone.backs[name])
+
+
 def test_layers_are_taken_apart_where_they_can_be() -> None:
     """A tensor that is written out by mistake costs memory without a word."""
     assert set(made(network, defenses.NoDefense()).now.written) == set()
@@ -197,15 +209,21 @@ def test_products_are_those_of_the_matrix(facts: tuple[Fact, ...]) -> None:
     torch.testing.assert_close(Products(at, how)(rows), expected, rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("prior", [White(), Images(images=torch.rand(500, *SHAPE, generator=rng.stream(0, "public")))])
-def test_estimates_are_the_exact_figures_within_their_errors(prior: Prior) -> None:
-    at = made(network, defenses.NoDefense())
-    known = prior.known(256)
-    for sigma in (1e-3, 1e-2):
-        how = channels.seen(Channel((Noise("gaussian", sigma),)), at.gradient, batch=1)
-        matrix = channels.joined(information(at), how)
+PRIORS: list[Prior] = [White(), Images(images=torch.rand(500, *SHAPE, generator=rng.stream(0, "public")))]
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize(("defense", "batch"), [("none", 1), ("precode:k=3", 1), ("cvb:kernel=3", 1), ("none", 2)])
+def test_estimates_are_the_exact_figures_within_their_errors(prior: Prior, defense: str, batch: int) -> None:
+    """Also where draws, and the other image of a batch, are unknown too."""
+    at = made(network, part("defense", defense), batch)
+    known, own = prior.known(256), torch.arange(256)
+    others = [known.precision] * (batch - 1) + [torch.eye(at.layout.size - 256 * batch, dtype=torch.float64)]
+    for sigma in (1e-3, 1e-2) if at.layout.size == 256 else (1e-2,):
+        how = channels.seen(Channel((Noise("gaussian", sigma),)), at.gradient, batch=batch)
+        matrix = algebra.eliminated(channels.joined(information(at), how), own, algebra.blocks(*others))
         behind = algebra.posterior(matrix, known.precision, known.log_precision)
         exact = (algebra.above(matrix - known.precision), behind.bits, behind.error, algebra.above(matrix - WHITE))
         for one, (value, error) in zip(exact, estimated(at, how, known, 0), strict=True):
             assert abs(one - value) <= 3 * error + 1e-6 * abs(one)
-            assert error < 0.5 * abs(one) + 5
+            assert error < 0.5 * abs(one) + 12

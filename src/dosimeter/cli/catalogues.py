@@ -36,7 +36,8 @@ def catalogues() -> dict[str, Catalogue]:
             "Studies: what they ask",
             "dosimeter study NAME",
             {name: [study.question, ""] for name, study in studies.BY_NAME.items()}
-            | {"densities": ["Is the attack with the right prior and density the nearest (Bayes, Fig. 4)?", ""]},
+            | {"densities": ["Is the attack with the right prior and density the nearest (Bayes, Fig. 4)?", ""]}
+            | {"dose": ["How near do attacks come to what the dose says, image by image?", ""]},
         ),
     }
 

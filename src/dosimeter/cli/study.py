@@ -5,20 +5,27 @@ from pathlib import Path
 
 from dosimeter import spec, studies
 from dosimeter.attacks import AUTO
-from dosimeter.cli import console, options
+from dosimeter.cli import console, dose_study, options
 from dosimeter.cli.console import command, drawing, err, out
 from dosimeter.cli.parts import going_on, live, place, tell_failed
 from dosimeter.errors import SettingError, unknown
 from dosimeter.reports import charts, kept
 
-DENSITIES = "densities"
+DENSITIES, DOSE = "densities", "dose"
 
 
 def run(asked: options.Study) -> None:
     """Run the rows that are not kept yet, and print and draw all."""
-    if asked.name not in (*studies.BY_NAME, DENSITIES):
-        raise SettingError(unknown("study", asked.name, [*studies.BY_NAME, DENSITIES]))
-    folder = place(asked, f"study-{asked.name}", apart=("name", "only"), store=asked.name != DENSITIES)
+    own = (DENSITIES, DOSE)  # which are no rows of audits
+    if asked.name not in (*studies.BY_NAME, *own):
+        raise SettingError(unknown("study", asked.name, [*studies.BY_NAME, *own]))
+    folder = place(asked, f"study-{asked.name}", apart=("name", "only"), store=asked.name not in own)
+    if asked.name == DOSE:
+        if asked.metric or asked.threshold is not None or asked.steps == AUTO:
+            raise SettingError(f"The study {DOSE!r} has scores of its own; leave --metric, --threshold, --steps auto.")
+        models, steps = asked.only or dose_study.MODELS, asked.steps or 300
+        dose_study.run(folder, models=models, name=asked.data or "cifar10", victims=asked.victims or 16, steps=steps)
+        return
     if asked.name == DENSITIES:
         if asked.only or asked.data or asked.metric or asked.threshold is not None:
             raise SettingError(

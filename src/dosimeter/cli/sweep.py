@@ -44,7 +44,12 @@ def run(asked: options.Sweep) -> None:
     pictures = _pictures(found, asked.rows, asked.columns)
     bars = _bars(found, asked)
     document = {"command": "sweep", "trials": found.rows}
-    page: dict[str, Any] = {"head": [spec.shown(cell) for cell in head], "rows": shown, "pictures": pictures, "bars": bars}
+    page: dict[str, Any] = {
+        "head": [spec.shown(cell) for cell in head],
+        "rows": shown,
+        "pictures": pictures,
+        "bars": bars,
+    }
     kinds = Counter(str(row["verdict"]) for row in found.rows if row.get("verdict"))
     page |= {"kinds": kinds, "show": asked.show}
     then = f"dosimeter store list {folder} has every trial"

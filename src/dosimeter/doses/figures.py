@@ -15,6 +15,7 @@ from dosimeter.doses.information import needs
 from dosimeter.doses.pictures import pictures_of
 from dosimeter.doses.priors import STD, Known
 from dosimeter.doses.result import ImageDose, TensorDose
+from dosimeter.doses.slopes import Network
 from dosimeter.doses.updates import Update, alone, first_network, measured
 from dosimeter.errors import SettingError
 from dosimeter.rng import stream
@@ -42,7 +43,7 @@ def image_of(
         determined=many,
         bits=None if behind is None else behind.bits,
         psnr=None if behind is None else algebra.psnr(behind.error),
-        here=None if prior is None or behind is None else _here(victims.images[v, b], matrix, prior, behind),
+        here=None if prior is None or behind is None else here_of(victims.images[v, b], matrix, prior, behind),
         unbiased=algebra.psnr(float((1 / clear).mean())) if len(clear) else None,
         white=len(clear),
         fisher=algebra.psnr(len(matrix) / max(float(matrix.trace()), 1e-300)),
@@ -55,7 +56,7 @@ def image_of(
     return each, shown
 
 
-def _here(image: Tensor, matrix: Tensor, prior: Known, behind: algebra.Posterior) -> float:
+def here_of(image: Tensor, matrix: Tensor, prior: Known, behind: algebra.Posterior) -> float:
     """PSNR of the posterior mean on one image: what the prior pulls it away by, and the noise that is left in it.
 
     |C P (x - mu)|^2 + tr(C M C), C the posterior covariance; the trace by random signs, to a few per cent.
@@ -90,17 +91,20 @@ def tensors_of(case: Case, update: Update, batch: int, b: int) -> dict[str, Tens
     return {name: TensorDose(many[i], many[len(every) + i]) for i, name in enumerate(every)}
 
 
-def estimated_of(case: Case, victims: Victims, v: int) -> tuple[ImageDose, channels.Seen]:
-    """Figures of one image by products alone, with their errors."""
+def estimated_of(case: Case, victims: Victims, v: int) -> tuple[list[ImageDose], channels.Seen]:
+    """Figures of the images of one update by products alone, with their errors."""
     network = first_network(case, victims, v)
-    if victims.batch > 1 or case.updates.rounds > 1:
+    if case.updates.rounds > 1:
         raise SettingError(
             f"The exact dose of this model takes about {needs(network) / 2**30:.1f} GiB, and estimates are made of one "
-            "update of one image; allow more memory (--budget), or leave --batch and --rounds out."
+            "update; allow more memory (--budget), or leave --rounds out."
         )
-    how = channels.seen(case.channel, network.gradient, batch=1)
-    found = estimated(network, how, case.known, case.client.seed)
-    size = network.layout.size
+    how = channels.seen(case.channel, network.gradient, batch=victims.batch)
+    return [_estimated(case, network, how, victims, v, b) for b in range(victims.batch)], how
+
+
+def _estimated(case: Case, network: Network, how: channels.Seen, victims: Victims, v: int, b: int) -> ImageDose:
+    found = estimated(network, how, case.known, case.client.seed, place=b)
     psnr, bare = algebra.psnr(found.error.value), case.prior is None
     errors = {
         "determined": found.determined.error,
@@ -108,10 +112,9 @@ def estimated_of(case: Case, victims: Victims, v: int) -> tuple[ImageDose, chann
         "psnr": 10 / math.log(10) * found.error.error / max(found.error.value, 1e-30),
         "white": found.white.error,
     }
-    each = ImageDose(
-        id=victims.ids[v], place=0, number=int(victims.indices[v, 0]), dimensions=size,
+    return ImageDose(
+        id=victims.ids[v], place=b, number=int(victims.indices[v, b]), dimensions=victims.images[v, b].numel(),
         determined=round(found.determined.value), bits=None if bare else found.bits.value, psnr=None if bare else psnr,
         here=None, unbiased=None, fisher=None, white=round(found.white.value), secrets={}, tensors={}, error=errors,
         seconds=0.0,
     )  # fmt: skip
-    return each, how

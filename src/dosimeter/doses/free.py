@@ -6,6 +6,13 @@ Stochastic Lanczos quadrature (Ubaru, Chen and Saad 2017, Sec. 3): for a random 
 E z^T f(A) z = tr f(A), and the tridiagonal matrix of m Lanczos steps from z gives z^T f(A) z. How many eigenvalues of
 A = F^T M F lie above 1, its log-determinant and the trace of (I + A)^-1 are such traces. Their error is the spread over
 starts, and what half of the steps would have said otherwise.
+
+What is of no interest, u (draws and other images of the batch), is eliminated without a solve. With x the image, all in
+units of the prior and A the information on both,
+
+    bits         1/2 (log2 det(I + A) - log2 det(I + A_uu))            what is told of both, less what of u given x
+    determined   eigenvalues above 0 of A + diag(-I_x, I_u), less u    by the inertia of a Schur complement
+    error        F_x (I + A)^-1 F_x^T                                  a block of the posterior's covariance
 """
 
 import math
@@ -18,9 +25,8 @@ from torch import Tensor
 from torch.func import jvp, vjp, vmap
 
 from dosimeter.doses.channels import Seen
-from dosimeter.doses.priors import STD, Known
-from dosimeter.doses.slopes import Network
-from dosimeter.errors import ModelError
+from dosimeter.doses.priors import STD, Known, White
+from dosimeter.doses.slopes import FORWARD, IMAGES, Network
 from dosimeter.rng import stream
 
 STARTS, STEPS = 6, 48
@@ -35,14 +41,9 @@ class Estimate(NamedTuple):
 
 
 class Products:
-    """Products with the information of an update as it is seen, on images alone."""
+    """Products with the information of an update as it is seen, on its images and draws."""
 
     def __init__(self, network: Network, how: Seen) -> None:
-        if len(network.point) > 1:
-            raise ModelError(
-                "What a client draws inside its model is eliminated by matrices, which this model is too large for; "
-                "allow more memory (--budget) or choose a smaller model."
-            )
         self.network, self.how = network, how
         self.norm = math.sqrt(sum(float(g.square().sum()) for g in network.gradient.values()))
         self._pull: Callable[..., tuple[dict[str, Tensor]]] = vjp(network.update, network.point)[1]
@@ -55,7 +56,7 @@ class Products:
             moved = dict(jvp(self.network.update, (point,), (tangent,))[1])
             return self._pull(self._clipped(self._weighted(self._clipped(moved))))[0]
 
-        with warnings.catch_warnings():
+        with FORWARD, warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, on its first forward derivative
             return layout.flat(vmap(one)(layout.tangents(rows)))
 
@@ -92,7 +93,7 @@ class Spectrum(NamedTuple):
 
     def trace(self, function: Callable[[Tensor], Tensor]) -> Estimate:
         """tr f(A), or the sum of quadratic forms at the starts."""
-        found = [(weights * function(nodes.clamp_min(0))).sum(1) for nodes, weights in zip(*self, strict=True)]
+        found = [(weights * function(nodes)).sum(1) for nodes, weights in zip(*self, strict=True)]
         full, half = (float(each.mean()) for each in found)
         return Estimate(full, math.hypot(float(found[0].std()) / math.sqrt(len(found[0])), full - half))
 
@@ -134,19 +135,78 @@ class Estimated(NamedTuple):
     white: Estimate
 
 
-def estimated(network: Network, how: Seen, prior: Known, seed: int, *, starts: int = STARTS) -> Estimated:
-    """The figures of one image of n numbers."""
-    product, size = Products(network, how), network.layout.size
-    rows = torch.randint(0, 2, (starts, size), generator=stream(seed, "dose", "starts")).double() * 2 - 1
-    inside = lanczos(lambda v: prior.gather(product(prior.spread(v))), rows, STEPS)
-    determined = inside.trace(lambda x: (x > 1).double())
-    bits = inside.trace(lambda x: torch.log2(1 + x) / 2)
-    if prior.factor.ndim == 1:
-        std = float(prior.factor[0])
-        error = inside.trace(lambda x: std**2 / (1 + x))
-        plain = inside.trace(lambda x: (x * (STD / std) ** 2 > 1).double())
+class Whitened(NamedTuple):
+    """The information on an image x and the rest u, in units of their priors."""
+
+    product: Callable[[Tensor], Tensor]  # M v of rows (K, N)
+    factor: Callable[[Tensor], Tensor]  # F v, and its transpose
+    gather: Callable[[Tensor], Tensor]
+    image: Tensor  # (N,) 1 on the image
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return self.gather(self.product(self.factor(rows)))
+
+    def inertia(self, rows: Tensor) -> Tensor:
+        """A + diag(-I_x, I_u)."""
+        return self(rows) + (1 - 2 * self.image) * rows
+
+    def rest(self, rows: Tensor) -> Tensor:
+        """A_uu, and 0 on the image."""
+        return (1 - self.image) * self((1 - self.image) * rows)
+
+
+def whitened(network: Network, product: Callable[[Tensor], Tensor], prior: Known, place: int, own: Known) -> Whitened:
+    """Of the image at a place, by a prior of its own; other images have theirs, and draws a standard normal one."""
+    size, span = network.point[IMAGES][0].numel(), network.layout.spans[IMAGES]
+    image = torch.zeros(network.layout.size, dtype=torch.float64)
+    image[place * size : (place + 1) * size] = 1
+
+    def by(rows: Tensor, one: Callable[[Known, Tensor], Tensor]) -> Tensor:
+        images = [
+            one(own if at == place else prior, rows[:, at * size : (at + 1) * size]) for at in range(span.stop // size)
+        ]
+        return torch.cat([*images, rows[:, span.stop :]], 1)
+
+    return Whitened(product, lambda v: by(v, Known.spread), lambda v: by(v, Known.gather), image)
+
+
+def estimated(
+    network: Network, how: Seen, prior: Known, seed: int, *, place: int = 0, starts: int = STARTS, steps: int = STEPS
+) -> Estimated:
+    """The figures of one image of n numbers, all else in the update unknown."""
+    product, size = Products(network, how), network.point[IMAGES][0].numel()
+    at = whitened(network, product, prior, place, prior)
+    rows = torch.randint(0, 2, (starts, network.layout.size), generator=stream(seed, "dose", "starts")).double() * 2 - 1
+    rest = 1 - at.image
+    others = int(rest.sum())
+
+    def bits(x: Tensor) -> Tensor:
+        return torch.log2(1 + x.clamp_min(0)) / 2
+
+    def above(x: Tensor) -> Tensor:
+        return (x > 0).double()
+
+    def inverse(x: Tensor) -> Tensor:
+        return 1 / (1 + x.clamp_min(0))
+
+    whole = lanczos(at, rows, steps)
+    told = whole.trace(bits)
+    even = prior.factor.ndim == 1
+    if not others:
+        determined = whole.trace(lambda x: above(x - 1))
     else:
-        behind = lanczos(lambda v: prior.gather(product(prior.spread(v))), prior.gather(rows), STEPS)
-        error = behind.trace(lambda x: 1 / (1 + x))
-        plain = lanczos(lambda v: STD**2 * product(v), rows, STEPS).trace(lambda x: (x > 1).double())
-    return Estimated(determined, bits, Estimate(error.value / size, error.error / size), plain)
+        told = _less(told, lanczos(at.rest, rest * rows, steps).trace(bits))
+        determined = _less(lanczos(at.inertia, rows, steps).trace(above), Estimate(others, 0.0))
+    if even and not others:
+        std = float(prior.factor[0])
+        error = whole.trace(lambda x: std**2 * inverse(x))
+        plain = whole.trace(lambda x: above(x * (STD / std) ** 2 - 1))
+    else:
+        error = lanczos(at, at.gather(at.image * rows), steps).trace(inverse)
+        white = whitened(network, product, prior, place, White().known(size))
+        plain = _less(lanczos(white.inertia, rows, steps).trace(above), Estimate(others, 0.0))
+    return Estimated(determined, told, Estimate(error.value / size, error.error / size), plain)
+
+
+def _less(whole: Estimate, part: Estimate) -> Estimate:
+    return Estimate(max(0.0, whole.value - part.value), math.hypot(whole.error, part.error))

@@ -94,13 +94,14 @@ def chunk_of(network: Network, kept: Gradient) -> int:
 
 def needs(network: Network) -> int:
     """Bytes that the exact matrices of a network take."""
-    size, cut = network.layout.size, cut_of(network)
+    size, cut, many = network.layout.size, cut_of(network), len(network.gradient)
     inner = size if cut is None else cut.size
     held = {name: _pulled(network, name)[0] * (2 if _pulled(network, name)[1] else 1) for name in network.layers}
-    columns = sum(many for name, many in held.items() if cut is None or name != cut.layer)
-    columns += sum(g.numel() for g in network.now.written.values())
-    own = 0 if cut is None else size * (held[cut.layer] + 2 * size)
-    return 8 * (inner * (columns + inner * len(network.gradient)) + own + 4 * size**2)
+    own = 0 if cut is None else held[cut.layer]
+    columns = sum(held.values()) - own + sum(g.numel() for g in network.now.written.values())
+    matrices = inner**2 * many if cut is None else inner**2 * (many - 2) + 2 * size**2
+    # Factors are given up one by one as matrices are made of them.
+    return 8 * (max(inner * columns + size * own, matrices) + 4 * size**2)
 
 
 def symmetric(t: Tensor, z: Tensor) -> Tensor:

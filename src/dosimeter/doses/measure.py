@@ -78,16 +78,20 @@ def dose(
 
     def work(v: int) -> _Done:
         if exact:
-            show, every = v * victims.batch < pictures, tensors == "all"
-            ready = _measured(case, victims, v, show=show, tensors=every)
+            show, told = v * victims.batch < pictures, tensors == "all"
+            ready = _measured(case, victims, v, show=show, tensors=told)
         else:
             ready = _guessed(case, victims, v)
         advance(next(done))
         return ready
 
     with bar("dose", len(victims.ids), show=resources.progress) as advance:
-        # Two images on a thread each are done sooner than one on two.
-        ready = engine.threads.run(work, range(len(victims.ids)), workers=workers, stop=threading.Event())
+        engine.threads.keep_memory()
+        every = range(len(victims.ids))
+        if workers == 1:
+            ready = [work(v) for v in every]
+        else:  # two images on a thread each are done sooner than one on two
+            ready = engine.threads.run(work, every, workers=workers, stop=threading.Event())
     if not ready:
         raise KeyboardInterrupt
     how = ready[0].how
@@ -131,8 +135,9 @@ def _guessed(case: Case, victims: Victims, v: int) -> _Done:
             "The dose of one client among several is made by matrices, which do not fit; allow more memory (--budget), "
             "fewer clients (--clients), or leave the aggregation out."
         )
-    each, how = estimated_of(case, victims, v)
-    return _Done([each._replace(seconds=round(time.perf_counter() - began, 3))], {}, how)
+    images, how = estimated_of(case, victims, v)
+    seconds = round((time.perf_counter() - began) / victims.batch, 3)
+    return _Done([each._replace(seconds=seconds) for each in images], {}, how)
 
 
 def _with_tensors(doses: Doses, case: Case, victims: Victims) -> Doses:

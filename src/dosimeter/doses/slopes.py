@@ -9,6 +9,7 @@ so the derivatives of A and D are enough, and the network is run on a batch of d
 images. All other parameters have their gradient written out.
 """
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +24,8 @@ from dosimeter.errors import ModelError
 from dosimeter.networks import clone_modules, hooked, watch
 from dosimeter.types import Gradient, Secrets, Target
 
+FORWARD = threading.Lock()
+"""Held while there are forward derivatives: torch counts their levels for all threads of a process at once."""
 IMAGES = "images"
 """The name of the private images among what an update depends on."""
 
@@ -254,7 +257,7 @@ class Network:
             return found
 
         try:
-            with warnings.catch_warnings():
+            with FORWARD, warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, on its first forward derivative
                 moved: Passed = vmap(along)(tangents)
         except RuntimeError as reason:

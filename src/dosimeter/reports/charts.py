@@ -21,11 +21,14 @@ Ends = tuple[float, float, list[float]]
 """Of an axis: its lower and upper end, and its ticks."""
 
 
-def lines(series: Mapping[str, Sequence[Point]], *, x: str, y: str, top: float | None = None) -> Html:
+def lines(
+    series: Mapping[str, Sequence[Point]], *, x: str, y: str, top: float | None = None, keys: bool = False
+) -> Html:
     """A line for every series through its (x, y) points, which are marked.
 
     Args:
         top: the upper end of the axis, by default a round number above all values.
+        keys: whether to say in the figure which colour is which series.
     """
     points = [point for found in series.values() for point in found if math.isfinite(point[1])]
     if not points:
@@ -38,6 +41,7 @@ def lines(series: Mapping[str, Sequence[Point]], *, x: str, y: str, top: float |
         if len(places) > 1:
             drawn.append(plot.line([scale.x(p[0]) for p in places], [scale.y(p[1]) for p in places], f"series {hue}"))
         drawn += [_dot(scale.x(px), scale.y(py), hue, f"{name}: {x} {px:g}, {y} {py:.3g}") for px, py in places]
+    drawn += _keys(list(series), scale.frame) if keys else []
     return plot.figure(f"{y} over {x}: {', '.join(series)}.", scale.axes(x, y), *drawn)
 
 
@@ -51,6 +55,7 @@ def scatter(
     diagonal: bool = False,
     named: bool = False,
     links: Mapping[str, str] | None = None,
+    keys: bool = False,
 ) -> Html:
     """Points of every series.
 
@@ -60,6 +65,7 @@ def scatter(
         diagonal: a line where both are equal.
         named: have the name of its series beside every point.
         links: {series: what its points lead to}, places on the same page.
+        keys: as in `lines`.
     """
     points = [point for found in series.values() for point in found]
     if not points:
@@ -83,6 +89,7 @@ def scatter(
             drawn.append(dot)
             if named:
                 drawn.append(_beside(scale.frame, scale.x(px), scale.y(py), name, taken))
+    drawn += _keys(list(series), scale.frame) if keys else []
     return plot.figure(f"{y} against {x}: {', '.join(series)}.", scale.axes(x, y), *drawn)
 
 
@@ -206,6 +213,16 @@ def legend(names: Sequence[str]) -> Html:
 def side_by_side(*figures: Html) -> Html:
     """As many beside each other as the page has room for, at least two."""
     return tag("div", *figures, *([Html("<div></div>")] if len(figures) == 1 else []), class_="figures")
+
+
+def _keys(names: Sequence[str], frame: Frame) -> list[Html]:
+    """What colour is which series, inside a figure, at its upper right."""
+    drawn = []
+    for at, name in enumerate(names):
+        height = frame.top + 10 + 18 * at
+        drawn.append(plot.label(frame.right - 14, height + 5, name, "mark", "end"))
+        drawn.append(_dot(frame.right - 5, height, colour(name, at), name))
+    return drawn
 
 
 def _dot(cx: float, cy: float, colour: str, said: str, *, r: float = 4) -> Html:
