@@ -49,7 +49,7 @@ ALLOWED = {
     | {"networks", "attacks", "auditing", "engine", "federated", "metrics", "models", "reports", "sweeps"},
     "task": VOCABULARY | {"data", "models", "spec"},
     "papers": VOCABULARY | PARTS | {"auditing", "federated", "spec", "sweeps"},
-    "studies": VOCABULARY | PARTS | {"auditing", "federated", "spec", "sweeps"},
+    "studies": VOCABULARY | PARTS | {"auditing", "federated", "papers", "spec", "sweeps"},
     "federated": VOCABULARY | PARTS | {"auditing", "networks", "spec", "task"},
     "flower": {"federated"},
     "sweeps": VOCABULARY | PARTS | {"auditing", "drafts", "federated", "networks", "spec", "store", "task"},

@@ -14,7 +14,9 @@
     updates/                     the same of every update of a federation whose images were searched for
 
 `baseline` is what the same attack gives without the update. `raw` and `raw_baseline` stand beside them where clipping
-changed them; `labels`, `indices`, `std`, `transformed` and `read_as` are what scores need. The originals are the
+changed them; where a search was traced, `trace/NAME` is (V, T, 7) of each parameter: norm, cosine with the observed
+tensor and two entries of the simulated one, then norm and the same entries of the observed. `labels`, `indices`, `std`,
+`transformed` and `read_as` are what scores need. The originals are the
 private images themselves, which the owner of an audit has; who passes a run on passes them on as well. A run of a
 captured update, which records.json marks as "captured", has none unless the truth was given, and has `certified`, the
 image that a certificate is about, where anything of it is certain. Reading executes nothing: JSON and safetensors.
@@ -47,6 +49,8 @@ FORMAT = 1
 """The version of everything above; raised when an older reader would misread a run."""
 
 GATES = ("gate.json", "gate.junit.xml", "gate.sarif", "gate.md")
+TRACE = "trace/"
+"""Before the name of a parameter: what became of its part of the simulated update (V, T, `types.TRACED`)."""
 RUN, RECORDS, TENSORS, IMAGES = "run.json", "records.json", "reconstructions.safetensors", "images"
 
 _FOLDERS = re.compile(r"((attacks|updates)/[^/]+/)?images|(attacks|updates)(/[^/]+)?")
@@ -107,6 +111,7 @@ def update_folder(key: str) -> str:
 def _tensors(result: Outcome) -> dict[str, Tensor]:
     steps = torch.tensor(result.curve.steps, dtype=torch.long)
     tensors = {"images": result.images, "baseline": result.baseline, "curve": result.curve.match, "curve_steps": steps}
+    tensors |= {f"{TRACE}{name}": each for name, each in result.curve.traces.items()}
     raw = {"raw": (result.raw, result.images), "raw_baseline": (result.raw_baseline, result.baseline)}
     tensors |= {name: left for name, (left, shown) in raw.items() if not torch.equal(left, shown)}
     judged = result.judged if isinstance(result, Captured) else result
@@ -242,7 +247,11 @@ def _shared(run: Run) -> dict[str, Any]:
         "records": [ImageRecord.read_from(each, f"record {at}") for at, each in enumerate(document["records"])],
         "raw": tensors.get("raw", tensors["images"]),
         "raw_baseline": tensors.get("raw_baseline", tensors["baseline"]),
-        "curve": Curve(tuple(tensors["curve_steps"].tolist()), tensors["curve"]),
+        "curve": Curve(
+            tuple(tensors["curve_steps"].tolist()),
+            tensors["curve"],
+            {name.removeprefix(TRACE): each for name, each in tensors.items() if name.startswith(TRACE)},
+        ),
         "seconds": float(info["seconds"]),
         "environment": info["environment"],
         "status": document["status"],

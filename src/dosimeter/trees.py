@@ -74,10 +74,12 @@ def join(parts: Sequence[Reconstruction]) -> Reconstruction:
     Labels and guesses that not all groups have are left out, for it could not be told whose they are.
     """
     steps = tuple(sorted({step for part in parts for step in part.curve.steps}))
-    curves = []
+    curves, traces = [], dict[str, list[Tensor]]()
     for part in parts:
         at = [sum(s <= step for s in part.curve.steps) - 1 for step in steps]
         curves.append(part.curve.match[:, at])
+        for name, each in part.curve.traces.items():
+            traces.setdefault(name, []).append(each[:, at])
     labels = [part.labels for part in parts if part.labels is not None]
     solved, guessed = any(part.determined for part in parts), all(part.trained for part in parts)
     return Reconstruction(
@@ -87,7 +89,11 @@ def join(parts: Sequence[Reconstruction]) -> Reconstruction:
         steps=torch.cat([part.steps for part in parts]),
         restart=torch.cat([part.restart for part in parts]),
         stopped=tuple(why for part in parts for why in part.stopped),
-        curve=Curve(steps, torch.cat(curves)),
+        curve=Curve(
+            steps,
+            torch.cat(curves),
+            {name: torch.cat(each) for name, each in traces.items() if len(each) == len(parts)},
+        ),
         determined=tuple(each for part in parts for each in part.determined or ({},) * len(part.stopped) * solved),
         trained=tuple(guess for part in parts for guess in part.trained if guessed),
         again=_again(parts),

@@ -324,11 +324,17 @@ class Observation(NamedTuple):
     clients: tuple[str, ...] = ()  # (V,) who sent each update, where a client sent several; () where none did
 
 
+TRACED = ("norm", "cosine", "first", "second", "observed norm", "observed first", "observed second")
+"""Of a tensor of the simulated update: its norm, its cosine with the observed one, two of its entries, and what norm
+and entries are in the observed one."""
+
+
 class Curve(NamedTuple):
     """The matching loss on its way down; entries after a victim stopped repeat its last value."""
 
     steps: tuple[int, ...]  # (T,)
     match: Tensor  # (V, T)
+    traces: Mapping[str, Tensor] = {}  # {tensor: (V, T, TRACED)}, where the search was asked for them
 
 
 class Outcome(StrEnum):

@@ -27,7 +27,7 @@ def test_names_are_unique_and_numbers_are_of_known_quantities() -> None:
         assert set(item.quantities) <= set(QUANTITIES)
         for case in item.cases:
             assert set(case.published) <= set(QUANTITIES), (item.key, case.name)
-            assert case.trial is not None or case.course is not None
+            assert case.trial is not None or case.course is not None or case.pair is not None
 
 
 def test_published_numbers_are_those_of_the_papers() -> None:
@@ -73,9 +73,11 @@ def test_what_is_cut_is_said() -> None:
     item = papers.find("ppp/table2")
     assert item.missing("paper") == []
     assert item.missing("laptop") == [
-        "16 of 128 victims",
+        "8 of 128 victims",
         "1000 of 20000 steps of searches",
         "5 of 200 rounds of training",
+        "16 batches of a client in a round in place of all",
+        "300 steps of every search of ours",
         "1 of 3 trainings",
     ]
     assert "no training, so no accuracy" in item.missing("smoke")
@@ -186,3 +188,38 @@ def test_every_word_of_every_row_is_known() -> None:
         for attack in dict.fromkeys([*([case.trial.attack] if case.trial else []), *case.tries]):
             if not case.needs:
                 assert part("attack", attack), item.key
+
+
+def test_a_cut_of_rows_with_a_word_and_of_batches() -> None:
+    item = papers.find("ppp/table3").at("laptop")
+    deep = {case.name[1]: case for case in item.cases}
+    assert {name: case.trial and case.trial.victims for name, case in deep.items()} == {
+        "LeNet": 8, "ResNet": 1, "ViT": 2,
+    }  # fmt: skip
+    assert deep["ResNet"].course is None
+    course = deep["LeNet"].course
+    assert course is not None
+    assert course.protocol is not None
+    made = spec.make("protocol", course.protocol, federated.BY_NAME)
+    assert (made.steps, made.epochs, course.round) == (16, None, 5)
+    lost = next(case for case in papers.find("fedkl/table1").at("laptop").cases if "ResNet-32" in case.name)
+    assert lost.needs == "more time than this scale has"
+
+
+def test_settings_are_tried_evenly() -> None:
+    case = papers.find("bayes/table2").cases[0]
+    small = case.cut(Cut(tries=4))
+    assert small.tries == tuple(case.tries[at] for at in (0, 4, 9, 14))
+    assert small.trial is not None
+    assert small.trial.attack == small.tries[0]
+
+
+def test_a_search_that_fell_short_is_no_evidence() -> None:
+    hides, reads = (Stated(rows=("a",), quantity="ssim", **bound) for bound in ({"below": 0.4}, {"above": 0.5}))
+    row = Measured(("a",), {"ssim": Value(0.3)}, strongest=Value(0.3), short=Rate(1, 2), short_by=Rate(2, 2))
+    assert reads.judge([row], ours=False).held is Held.UNTESTED  # a longer search might read it
+    assert hides.judge([row], ours=False).held is Held.HELD  # so says the paper's own attack
+    assert hides.judge([row], ours=True).held is Held.UNTESTED
+    whole = row._replace(short=Rate(0, 2), short_by=Rate(0, 2))
+    assert reads.judge([whole], ours=False).held is Held.NOT
+    assert hides.judge([whole], ours=True).held is Held.HELD

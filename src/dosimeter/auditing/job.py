@@ -264,5 +264,8 @@ def on_cpu(parts: Sequence[Reconstruction]) -> Reconstruction:
         match=whole.match.cpu(),
         steps=whole.steps.cpu(),
         restart=whole.restart.cpu(),
-        curve=whole.curve._replace(match=whole.curve.match.cpu()),
+        curve=whole.curve._replace(
+            match=whole.curve.match.cpu(),
+            traces={name: each.cpu().float() for name, each in whole.curve.traces.items()},
+        ),
     )

@@ -115,7 +115,7 @@ def _plain(attacked: Attacked) -> dict[str, Any]:
     def plain(found: Reconstruction) -> dict[str, Any]:
         return found._asdict() | {
             "stopped": [(each.outcome.value, each.detail) for each in found.stopped],
-            "curve": tuple(found.curve),
+            "curve": (found.curve.steps, found.curve.match, dict(found.curve.traces)),
             "determined": [dict(each) for each in found.determined],
             "trained": [tuple(each) for each in found.trained],
         }

@@ -13,8 +13,10 @@ from pathlib import Path
 from dosimeter.errors import SettingError, unknown
 from dosimeter.papers import bayes, cvb, fedkl, ig, ppp
 from dosimeter.papers.claims import Claim, Held, Judged
+from dosimeter.papers.estimate import Estimate, estimate
 from dosimeter.papers.item import SCALES, Case, Cut, Item, Scale, Value
-from dosimeter.papers.run import Measured, recall, reproduce
+from dosimeter.papers.measured import Measured
+from dosimeter.papers.run import recall, reproduce
 from dosimeter.papers.show import cells, claims_table, document, head, markdown, page
 
 PAPERS = (ppp, bayes, ig, cvb, fedkl)
@@ -45,6 +47,7 @@ __all__ = [
     "Case",
     "Claim",
     "Cut",
+    "Estimate",
     "Held",
     "Item",
     "Judged",
@@ -54,6 +57,7 @@ __all__ = [
     "cells",
     "claims_table",
     "document",
+    "estimate",
     "find",
     "head",
     "judge_all",

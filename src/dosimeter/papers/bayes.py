@@ -4,10 +4,13 @@ Attacks of 200 steps of Adam, each tuned; here on images of the attacker's own, 
 it then attacks. Its PSNR is not clipped. Pruning is a random mask that its density is told.
 """
 
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
-from dosimeter.papers.claims import Claim, Higher
-from dosimeter.papers.item import Case, Cut, Item
+from dosimeter.papers import densities
+from dosimeter.papers.claims import Claim, Higher, Stated
+from dosimeter.papers.item import SMOKE, Case, Cut, Item
 from dosimeter.papers.published import read
 from dosimeter.sweeps import Trial
 
@@ -47,8 +50,7 @@ def _case(data: str, defense: str, step: int, by: str, published: float, *, pixe
         decoys=0, protocol=TRAINED if step else None,
     )  # fmt: skip
     name = (data, defense, str(step), by if pixels is None else "L2, range")
-    needs = "the density of Laplace noise under a known mask" if density == "known-mask-laplace" else ""
-    return Case(name=name, trial=trial, tries=tries, published={"psnr_unclipped": published}, needs=needs)
+    return Case(name=name, trial=trial, tries=tries, published={"psnr_unclipped": published})
 
 
 def _second() -> tuple[Case, ...]:
@@ -71,16 +73,99 @@ def _fifth() -> tuple[Case, ...]:
     return tuple(found)
 
 
+_WIDE = Cut(victims=1, steps=100, ours=False)
+"""Of ConvNet-64, which takes a second for a few steps."""
+
+SOTERIA = "dense.0.weight"
+"""The tensor that Soteria changes, which the attack leaves out (Sec. 5)."""
+ATS = {"ATS 7-4-15": "ats:policy=7-4-15", "ATS 21-13-3": "ats:policy=21-13-3", "ATS both": "ats:policy=21-13-3+7-4-15"}
+STEPS, EPOCHS = (0, 10, 100, 500, 1000), (0, 1, 2, 5, 10)
+
+
+def _along() -> tuple[Case, ...]:
+    """After steps of training, or epochs; the figure prints no numbers."""
+    words: dict[str, Any] = {"data": "cifar10", "victims": 8, "decoys": 0}
+    found = []
+    for epoch in EPOCHS:
+        soteria = Trial(
+            **words, model="convbig", defense="soteria:rate=0.8", attack=f"ig:tv=0.0004,leave={SOTERIA}", steps=4000,
+            protocol="bayes:epochs=1,steps=none,rounds=10" if epoch else None, round=epoch or None,
+        )  # fmt: skip
+        found.append(Case(name=("Soteria", "epochs", str(epoch)), trial=soteria))
+    for name, defense in ATS.items():
+        for step in STEPS:
+            ats = Trial(
+                **words, model="convnet", defense=defense, attack="ig:tv=1e-05", steps=2000,
+                protocol="bayes:rounds=100" if step else None, round=step // 10 or None,
+            )  # fmt: skip
+            found.append(Case(name=(name, "steps", str(step)), trial=ats))
+    precode = Trial(**words, model="mlp-bayes", defense="precode", attack="analytic")
+    return (*found, Case(name=("PRECODE", "steps", "0"), trial=precode))
+
+
+def _pairs() -> tuple[Case, ...]:
+    """Prior and density; the points are of a Gaussian and the noise is Laplace's."""
+    return tuple(Case(name=pair, pair=pair) for pair in product(densities.PRIORS, densities.DENSITIES))
+
+
+def _balls() -> tuple[Case, ...]:
+    """Samples in the ball, over steps. Its radius of 9 is one of normalised images: 2.773 of pixels in [0, 1]."""
+    return tuple(
+        Case(
+            name=(f"k = {k}", str(steps)),
+            trial=Trial(
+                model="cnn-bayes", data="mnist", defense="noise:sigma=0.1", victims=100, decoys=0, steps=steps,
+                attack=f"bayes:density=gaussian,scale=0.1,delta=2.773,k={k}",
+            ),
+        )
+        for k in (1, 4, 16)
+        for steps in (25, 50, 100, 200)
+    )  # fmt: skip
+
+
 _TABLE: dict[str, Any] = {
     "paper": "bayes",
     "heading": ("data", "defense", "step", "attack"),
     "quantities": ("psnr_unclipped", "psnr", "ssim"),
-    "laptop": Cut(victims=16),
+    "laptop": Cut(victims=16, tries=4, panel=200),
+    "smoke": replace(SMOKE, trained=True),
 }
 
 ITEMS = (
     Item(**_TABLE, name="table2", about="The right density against L2, L1 and cosine.", cases=_second()),
     Item(**_TABLE, name="table5", about="What a prior on the range of pixels adds, after 500 steps.", cases=_fifth()),
+    Item(
+        **_TABLE
+        | {
+            "heading": ("defense", "after", "number"),
+            "laptop": Cut(
+                victims=2,
+                steps=300,
+                batches=50,
+                panel=50,
+                within=tuple((name, _WIDE) for name in ATS),
+            ),
+            "smoke": replace(SMOKE, cases=1, ours=False),
+        },
+        name="fig2",
+        about="Soteria, ATS and PRECODE along training, with an attack made for each.",
+        cases=_along(),
+        figure="lines",
+    ),
+    Item(
+        **_TABLE | {"heading": ("prior", "density"), "quantities": ("distance",), "laptop": Cut()},
+        name="fig4",
+        about="Right and wrong priors and densities, on points of a Gaussian under Laplace noise.",
+        cases=_pairs(),
+        figure="series",
+    ),
+    Item(
+        **_TABLE | {"heading": ("samples", "steps"), "laptop": Cut(victims=16, ours=False)},
+        name="fig7",
+        about="More samples in the ball around a candidate.",
+        cases=_balls(),
+        figure="lines",
+    ),
 )
 
 
@@ -89,6 +174,27 @@ def _higher(rows: tuple[str, ...], than: tuple[str, ...]) -> Higher:
 
 
 CLAIMS = (
+    Claim(
+        name="bayes: defenses fail early in training",
+        where="Sec. 6, Fig. 2",
+        item="bayes/fig2",
+        checks=tuple(Stated(rows=(name, "0"), quantity="ssim", above=0.5) for name in ("Soteria", "PRECODE", *ATS)),
+    ),
+    Claim(
+        name="bayes: the right prior and density come nearest",
+        where="Sec. 6, Fig. 4",
+        item="bayes/fig4",
+        checks=tuple(
+            Higher(rows=pair, than=("Gaussian", "Laplace"), quantity="distance", exactly=True)
+            for pair in (("Gaussian", "Gaussian"), ("Laplace", "Laplace"), ("Laplace", "Gaussian"))
+        ),
+    ),
+    Claim(
+        name="bayes: more samples in the ball converge faster",
+        where="App. A.6, Fig. 7",
+        item="bayes/fig7",
+        checks=(_higher(("k = 16", "50"), ("k = 1", "50")),),
+    ),
     Claim(
         name="bayes: with pruning the right density wins",
         where="Table 2",

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from dosimeter.papers.item import QUANTITIES, Value
-from dosimeter.papers.run import Measured
+from dosimeter.papers.measured import Measured
 
 
 class Held(StrEnum):
@@ -41,6 +41,7 @@ class Stated:
         known = [(each, value) for each, value in values if value is not None]
         if not known:
             return Judged(Held.UNTESTED, "no row of it was run")
+        short = [(each, each.short_by if ours else each.short) for each, _ in known]
         good = all(
             (self.above is None or value.mean > self.above) and (self.below is None or value.mean < self.below)
             for _, value in known
@@ -49,7 +50,12 @@ class Stated:
         bound = f"above {self.above}" if self.below is None else f"below {self.below}"
         score = "images read" if self.quantity == "asr" else "SSIM"
         what = f"{score} by the strongest attack" if ours else self.quantity
-        return Judged(Held.HELD if good else Held.NOT, f"{what} {said} ({bound} wanted)")
+        told = f"{what} {said} ({bound} wanted)"
+        # A search that the truth would have beaten says nothing of what a longer one reads.
+        few = [f"{rate.hits} of {rate.of}" for _, rate in short if rate is not None and rate.hits]
+        if few and (good if self.above is None and ours else not good and self.below is None):
+            return Judged(Held.UNTESTED, f"{told}; but searches fell short on {', '.join(few)} images")
+        return Judged(Held.HELD if good else Held.NOT, told)
 
     def _ours(self, row: Measured) -> Value | None:
         """What the strongest attack reaches, in the unit of the bound: images read in percent, or SSIM."""
@@ -89,10 +95,11 @@ class Higher:
     than: tuple[str, ...]
     quantity: str
     by: float = 1.0
+    exactly: bool = False  # whether names are these words in this order, for words that come twice
 
     def judge(self, found: Sequence[Measured], *, ours: bool) -> Judged:
         mine, theirs = (
-            [each.values[self.quantity].mean for each in named(found, words) if self.quantity in each.values]
+            [each.values[self.quantity].mean for each in self._rows(found, words) if self.quantity in each.values]
             for words in (self.rows, self.than)
         )
         if ours or not (mine and theirs):
@@ -101,6 +108,9 @@ class Higher:
         digits = QUANTITIES[self.quantity].digits
         said = f"{', '.join(self.rows)}: {min(mine):.{digits}f} against {max(theirs):.{digits}f}"
         return Judged(Held.HELD if good else Held.NOT, said)
+
+    def _rows(self, found: Sequence[Measured], words: tuple[str, ...]) -> list[Measured]:
+        return [each for each in found if each.name == words] if self.exactly else named(found, words)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from dosimeter import spec
 from dosimeter.attacks import Steps
@@ -49,6 +49,11 @@ QUANTITIES: dict[str, Quantity] = {
     "psnr_bytes": Quantity(label="FedKL's PSNR", unit="dB"),
     "steps": Quantity(label="steps", digits=0),
     "parameters": Quantity(label="parameters", digits=0),
+    "gap": Quantity(label="above a random key", times=100, accuracy=True, unit="points"),
+    "share": Quantity(label="share of the lock", times=100, digits=2, unit="%"),
+    "deviation": Quantity(label="deviation behind batch norm"),
+    "skewness": Quantity(label="skewness behind batch norm"),
+    "distance": Quantity(label="distance to the truth", digits=4),
 }
 """What tables show, by the names that scores have in records; each is what the paper's program computes."""
 
@@ -60,13 +65,38 @@ class Cut:
     victims: int | None = None
     steps: int | None = None  # of searches, at most
     rounds: int | None = None  # of trainings, at most
+    batches: int | None = None  # that a client trains on in a round, in place of all its images
     seeds: int | None = None  # of trainings, at most
     cases: int | None = None  # the first so many
+    tries: int | None = None  # settings that are tried on images of the attacker's own, evenly among all
     trainings: bool = True  # whether accuracies are measured
+    trained: bool = True  # whether models are trained before they are attacked
+    batch: int | None = None  # images in an update, at most
+    ours: bool = True  # whether other attacks are set on the same victims
     panel: Steps = AUTO  # of every search beside the paper's own
+    skip: bool = False  # whether there is no time for it at all
+    within: tuple[tuple[str, "Cut"], ...] = ()  # of rows with this word in their name, in place of all this
+
+    def of(self, case: "Case") -> "Cut":
+        """What counts for a row."""
+        return next((cut for word, cut in self.within if word in case.name), self)
 
 
-SMOKE = Cut(victims=1, steps=2, rounds=1, seeds=1, cases=2, trainings=False, panel=2)
+TIME = "more time than this scale has"
+
+SMOKE = Cut(
+    victims=1,
+    batch=1,
+    steps=2,
+    rounds=1,
+    batches=1,
+    seeds=1,
+    cases=2,
+    tries=2,
+    trainings=False,
+    trained=False,
+    panel=2,
+)
 """Does it run? The numbers say nothing."""
 
 
@@ -86,8 +116,20 @@ class Case:
     """{quantity: value, or value and spread}, in the paper's units."""
     panel: Steps = AUTO
     """Steps of searches beside the paper's own."""
+    ours: bool = True
+    """Whether there are such attacks beside it."""
     needs: str = ""
     """What is not at hand to run it; nothing takes its place."""
+    whose: str = ""
+    """Whose accuracy stands in the row, where clients have keys of their own: that of client 0, 1, ... or `random`."""
+    behind: bool = False
+    """Whether it is looked at what leaves the first batch norm of the trained model."""
+    pair: tuple[str, str] | None = None
+    """Prior and density of an attack on points of a Gaussian, in place of a trial."""
+    points: int = 1000
+    """Of these."""
+    curve: int = 200
+    """Steps of that attack."""
 
     def value(self, quantity: str) -> Value | None:
         """What the paper prints."""
@@ -96,20 +138,30 @@ class Case:
 
     def cut(self, by: Cut) -> "Case":
         """The same with less of it."""
-        trial, course = self.trial, self.course
+        by = by.of(self)
+        if by.skip:
+            return replace(self, needs=self.needs or TIME)
+        trial, course, tries = self.trial, self.course, self.tries
+        if by.tries and len(tries) > by.tries:
+            tries = tuple(tries[at * (len(tries) - 1) // max(1, by.tries - 1)] for at in range(by.tries))
         if trial is not None:
             trial = replace(trial, victims=_least(trial.victims, by.victims), steps=_steps(trial, by.steps))
-            if trial.protocol and by.rounds:
-                trial = replace(trial, round=_rounds(trial.protocol, trial.round, by.rounds))
-        if course is not None and by.rounds:
-            assert course.protocol is not None
-            course = replace(course, round=_rounds(course.protocol, course.round, by.rounds))
-        return replace(self, trial=trial, course=course if by.trainings else None, panel=by.panel)
+            trial = replace(trial, batch=_least(trial.batch, by.batch))
+            trial = replace(trial, protocol=None, round=None) if not by.trained else _shortened(trial, by)
+            trial = trial if self.tries == tries else replace(trial, attack=tries[0])
+        course = _shortened(course, by) if course is not None and by.trainings else None
+        ours = self.ours and by.ours
+        points, curve = _least(self.points, by.victims), _least(self.curve, by.steps)
+        return replace(
+            self, points=points, curve=curve, trial=trial, course=course, tries=tries, panel=by.panel, ours=ours
+        )
 
     @property
     def strongest(self) -> Trial | None:
         """Every attack that is made for its defense, on the same victims; it ends once all are read."""
-        return None if self.trial is None else replace(self.trial, attack=AUTO, steps=self.panel, until_read=True)
+        if self.trial is None or not self.ours:
+            return None
+        return replace(self.trial, attack=AUTO, steps=self.panel, until_read=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +179,9 @@ class Item:
     """Trainings behind an accuracy."""
     laptop: Cut = Cut()
     """What fits an hour on two cores."""
-    figure: Literal["", "pictures", "tradeoff", "bars"] = ""
+    smoke: Cut = SMOKE
+    """What takes seconds."""
+    figure: Literal["", "pictures", "tradeoff", "bars", "lines", "series"] = ""
     threshold: float = 0.5
     """SSIM from which the paper counts an image as read."""
     judged: str = "ssim"
@@ -143,8 +197,9 @@ class Item:
         """As much of it as a scale runs."""
         if scale == "paper":
             return self
-        by = SMOKE if scale == "smoke" else self.laptop
-        cases = self.cases[: by.cases] if by.cases else self.cases
+        by = self.smoke if scale == "smoke" else self.laptop
+        runs = [case for case in self.cases if not case.needs][: by.cases]
+        cases = [case for case in self.cases if case.needs or case in runs] if by.cases else self.cases
         return replace(self, cases=tuple(case.cut(by) for case in cases), seeds=_least(self.seeds, by.seeds))
 
     def missing(self, scale: Scale) -> list[str]:
@@ -152,20 +207,62 @@ class Item:
         small, said = self.at(scale), []
         if len(small.cases) < len(self.cases):
             said.append(f"{len(small.cases)} of {len(self.cases)} rows")
-        for what, of in (("victims", "victims"), ("steps", "steps of searches"), ("round", "rounds of training")):
+        each = (
+            ("victims", "victims"),
+            ("batch", "images in an update"),
+            ("steps", "steps of searches"),
+            ("round", "rounds of training"),
+        )
+        for what, of in each:
             said += _less(what, of, small.cases, self.cases)
+        said += _words(small.cases, self.cases)
         trains = any(case.course for case in self.cases)
         if trains and not any(case.course for case in small.cases):
             said.append("no training, so no accuracy")
         elif trains and small.seeds < self.seeds:
             said.append(f"{small.seeds} of {self.seeds} trainings")
+        if any(case.course for case in small.cases):
+            lost = sum(bool(all_.course) and not one.course for one, all_ in _pairs(small.cases, self.cases))
+            said += [f"no training in {lost} rows"] if lost else []
         return said
+
+
+def _words(small: tuple[Case, ...], whole: tuple[Case, ...]) -> list[str]:
+    """What else is cut: settings to choose among, batches of a round, training before attacks, attacks of ours."""
+    pairs = _pairs(small, whole)
+    said = {
+        f"{len(one.tries)} of {len(all_.tries)} settings tried": None
+        for one, all_ in pairs
+        if len(one.tries) < len(all_.tries)
+    }
+    for one, all_ in pairs:
+        for mine, theirs in ((one.trial, all_.trial), (one.course, all_.course)):
+            if mine is None or theirs is None or mine.protocol == theirs.protocol:
+                continue
+            if mine.protocol is None:
+                said["models are attacked before their training"] = None
+            else:
+                said[f"{_batches(mine.protocol)} batches of a client in a round in place of all"] = None
+    panels = {one.panel for one, _ in pairs if one.trial is not None and one.ours and one.panel != AUTO}
+    said |= {
+        f"{one.points} of {all_.points} points": None for one, all_ in pairs if one.pair and one.points < all_.points
+    }
+    said |= {f"{each} steps of every search of ours": None for each in sorted(panels, key=str)}
+    if any(all_.ours and not one.ours for one, all_ in pairs if one.trial is not None):
+        said["some rows by the paper's attack alone"] = None
+    return list(said)
+
+
+def _pairs(small: tuple[Case, ...], whole: tuple[Case, ...]) -> list[tuple[Case, Case]]:
+    """Rows that are run, with what they are cut from."""
+    all_ = {case.name: case for case in whole}
+    return [(one, all_[one.name]) for one in small if not one.needs]
 
 
 def _less(what: str, of: str, small: tuple[Case, ...], whole: tuple[Case, ...]) -> list[str]:
     """How many of something there are in place of how many, where these are fewer."""
     pairs = set()
-    for one, all_ in ((one, all_) for one, all_ in zip(small, whole, strict=False) if not one.needs):
+    for one, all_ in _pairs(small, whole):
         for mine, theirs in ((one.trial, all_.trial), (one.course, all_.course)):
             left, right = (getattr(each, what, None) for each in (mine, theirs))
             if left is not None and left != right:
@@ -188,6 +285,29 @@ def rounds_of(protocol: str) -> int:
 
 def _rounds(protocol: str, asked: int | None, most: int) -> int | None:
     return min(asked if asked is not None else rounds_of(protocol), most)
+
+
+T = TypeVar("T", Trial, Course)
+
+
+def _shortened(one: T, by: Cut) -> T:
+    """A training, or an attack after one, with fewer rounds and batches."""
+    if one.protocol is None:
+        return one
+    protocol, round_ = one.protocol, one.round
+    if by.rounds:
+        round_ = _rounds(protocol, round_, by.rounds)
+    if by.batches and (_batches(protocol) or by.batches + 1) > by.batches:
+        protocol = spec.with_setting(protocol, 0, "steps", str(by.batches))
+        protocol = spec.with_setting(protocol, 0, "epochs", "none")
+    return replace(one, protocol=protocol, round=round_)
+
+
+def _batches(protocol: str) -> int | None:
+    """That a client trains on in a round, where these are counted."""
+    from dosimeter import federated
+
+    return spec.make("protocol", protocol, federated.BY_NAME).steps
 
 
 def _steps(trial: Trial, most: int | None) -> Steps | None:

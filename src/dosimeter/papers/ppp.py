@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dosimeter.papers.claims import Claim, Kept, Stated
-from dosimeter.papers.item import Case, Cut, Item
+from dosimeter.papers.item import SMOKE, Case, Cut, Item
 from dosimeter.papers.published import Line, read
 from dosimeter.sweeps import Course, Trial
 
@@ -97,7 +97,27 @@ def _steps() -> tuple[Case, ...]:
     return tuple(found)
 
 
-_LAPTOP = Cut(victims=16, steps=1000, rounds=5, seeds=1)
+def _traces() -> tuple[Case, ...]:
+    """The attack on all gradients of PRECODE and without its bottleneck, tensor by tensor."""
+    found = []
+    for name, defense, attack in (
+        ("Baseline", "none", ALL),
+        ("PRECODE*", "precode", ALL),
+        ("PRECODE", "precode", TARGETED),
+    ):
+        words = f"{attack}{',' if ':' in attack else ':'}trace=true"
+        trial = Trial(model="mlp", data="cifar10", defense=defense, attack=words, steps=20_000, victims=1, decoys=0)
+        found.append(Case(name=(name,), trial=trial, ours=False))
+    return tuple(found)
+
+
+_LAPTOP = Cut(victims=8, steps=1000, rounds=5, batches=16, seeds=1, panel=300)
+_OTHERS = (
+    ("ViT", Cut(victims=2, steps=200, trainings=False, panel=50)),
+    ("ResNet", Cut(victims=1, steps=60, trainings=False, panel=20)),
+)
+"""Networks of which little fits."""
+_TRAINED = replace(SMOKE, trainings=True)
 
 ITEMS = (
     Item(
@@ -130,7 +150,7 @@ ITEMS = (
         quantities=SCORES,
         cases=_all("LeNet", "ResNet", "ViT"),
         seeds=3,
-        laptop=Cut(victims=4, steps=500, trainings=False),
+        laptop=replace(_LAPTOP, within=_OTHERS),
         threshold=0.4,
     ),
     Item(
@@ -142,6 +162,7 @@ ITEMS = (
         cases=_biases(),
         seeds=3,
         laptop=Cut(rounds=5, seeds=3),
+        smoke=_TRAINED,
     ),
     Item(
         paper="ppp",
@@ -150,7 +171,18 @@ ITEMS = (
         heading=("data", "defense"),
         quantities=("steps",),
         cases=_steps(),
-        laptop=Cut(victims=8, steps=4000),
+        laptop=replace(_LAPTOP, steps=4000),
+        threshold=0.4,
+    ),
+    Item(
+        paper="ppp",
+        name="fig3",
+        about="Norm and cosine of every tensor over the attack's steps, and two entries of each (Fig. 4).",
+        heading=("defense",),
+        quantities=("ssim", "psnr", "steps"),
+        cases=_traces(),
+        laptop=Cut(steps=1000),
+        figure="series",
         threshold=0.4,
     ),
     Item(
@@ -161,7 +193,7 @@ ITEMS = (
         quantities=("accuracy", "ssim"),
         cases=_all("MLP", "LeNet", "ResNet", "ViT"),
         seeds=3,
-        laptop=Cut(victims=4, steps=500, rounds=3, seeds=1),
+        laptop=replace(_LAPTOP, within=_OTHERS),
         figure="tradeoff",
         threshold=0.4,
     ),

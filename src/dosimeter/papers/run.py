@@ -2,17 +2,19 @@
 
 import copy
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dosimeter.auditing import Result
-from dosimeter.auditing.evidence import tally
+from dosimeter.auditing.evidence import Evidence, tally
 from dosimeter.auditing.verdict import weigh
 from dosimeter.errors import DataError
 from dosimeter.metrics import Rate
 from dosimeter.papers.item import QUANTITIES, Case, Item, Scale, Value
+from dosimeter.papers.looks import accuracy_of, behind, distances_of, kept_distances, of_lock, traced
+from dosimeter.papers.measured import Measured, in_units
 from dosimeter.sweeps import Course, Entry, Status, Store, Trial, run_all
 from dosimeter.sweeps.places import HERE
 from dosimeter.sweeps.run import Told
@@ -22,21 +24,6 @@ NOT_RUN = "it was not run at this scale"
 
 SHADOWS = 8
 """Images of the attacker's own on which settings are chosen."""
-
-
-class Measured(NamedTuple):
-    """A row as it was run, in the paper's units."""
-
-    name: tuple[str, ...]
-    values: Mapping[str, Value]
-    read: Rate | None = None  # images, by the paper's own attack
-    strongest: Value | None = None  # SSIM of the strongest attack
-    by: str = ""  # which that is
-    read_by: Rate | None = None  # images that it reads
-    verdict: str = ""
-    evidence: str = ""
-    why_not: str = ""  # it was not run
-    digest: str = ""  # of the paper's attack in the store
 
 
 def reproduce(
@@ -52,19 +39,22 @@ def reproduce(
     """
     forget()
     small = item.at(scale)
-    cases = [_ready(case, ours) for case in small.cases]
+    cases = [ready(case, ours) for case in small.cases]
     with Store(folder) as store:
 
         def ran(trials: Sequence[Trial | Course]) -> list[Entry]:
             return run_all(trials, store, on=on, retry_failed=True, told=told) if trials else []
 
         cases = _chosen(cases, ran)
-        wanted = [trial for case, why in cases if not why for trial in _trials(case, small.seeds, ours)]
+        made = {case.name: distances_of(case, folder) for case, why in cases if case.pair and not why}
+        wanted = [trial for case, why in cases if not why for trial in trials_of(case, small.seeds, ours)]
         entries = iter(ran(wanted))
         return [
             Measured(case.name, {}, why_not=why)
             if why
-            else _measured(small, case, [next(entries) for _ in _trials(case, small.seeds, ours)], store)
+            else made[case.name]
+            if case.pair
+            else _measured(small, case, [next(entries) for _ in trials_of(case, small.seeds, ours)], store)
             for case, why in cases
         ]
 
@@ -76,21 +66,23 @@ def recall(item: Item, folder: str | Path, *, scale: Scale = "laptop") -> list[M
     with Store(folder) as store:
         asked = [each.words for each in store.entries(Status.DONE)]
         return [
-            _recalled(small, case, store)
-            if any(each.words in asked for each in [*_trials(case, small.seeds, True), *_on_shadows(case)])
-            else Measured(case.name, {}, why_not=case.needs or NOT_RUN)
+            made
+            if (made := kept_distances(case, folder))
+            else _recalled(small, case, store)
+            if any(each.words in asked for each in [*trials_of(case, small.seeds, True), *on_shadows(case)])
+            else Measured(case.name, {}, why_not=f"needs {case.needs}" if case.needs else NOT_RUN)
             for case in small.cases
         ]
 
 
 def _recalled(item: Item, case: Case, store: Store) -> Measured:
     """A row by those of its trials that are done."""
-    _, why = _ready(case, True)
+    _, why = ready(case, True)
     if not why:
         ((case, why),) = _chosen([(case, "")], lambda trials: [_kept(each, store) for each in trials])
     if why:
         return Measured(case.name, {}, why_not=why)
-    kept = [store.entry(each.prepare().digest) for each in _trials(case, item.seeds, True)]
+    kept = [store.entry(each.prepare().digest) for each in trials_of(case, item.seeds, True)]
     attacks = kept[: 0 if case.trial is None else 2]
     if attacks and (attacks[0] is None or attacks[0].status is not Status.DONE):
         return Measured(case.name, {}, why_not=NOT_RUN)
@@ -105,15 +97,15 @@ def _kept(trial: Trial | Course, store: Store) -> Entry:
     return store.entry(made.digest) or nothing
 
 
-def _ready(case: Case, ours: bool) -> tuple[Case, str]:
+def ready(case: Case, ours: bool) -> tuple[Case, str]:
     """A case, and what it needs that is not at hand."""
     if case.needs:
-        return case, case.needs
+        return case, f"needs {case.needs}"
     try:
-        for each in _trials(case, 1, ours):
+        for each in trials_of(case, 1, ours):
             each.prepare()
     except DataError as error:
-        return case, str(error)
+        return case, f"needs data: {error}"
     return case, ""
 
 
@@ -121,7 +113,7 @@ def _chosen(
     cases: Sequence[tuple[Case, str]], ran: Callable[[Sequence[Trial | Course]], list[Entry]]
 ) -> list[tuple[Case, str]]:
     """Cases whose attack is the best of several on images of the attacker's own, never on victims."""
-    tried = {at: _on_shadows(case) for at, (case, why) in enumerate(cases) if case.tries and not why}
+    tried = {at: on_shadows(case) for at, (case, why) in enumerate(cases) if case.tries and not why}
     entries = iter(ran([trial for trials in tried.values() for trial in trials]))
     found = list(cases)
     for at, trials in tried.items():
@@ -136,13 +128,13 @@ def _chosen(
     return found
 
 
-def _on_shadows(case: Case) -> list[Trial]:
+def on_shadows(case: Case) -> list[Trial]:
     if case.trial is None:
         return []
     return [replace(case.trial, attack=words, shadows=SHADOWS, decoys=0) for words in case.tries]
 
 
-def _trials(case: Case, seeds: int, ours: bool) -> list[Trial | Course]:
+def trials_of(case: Case, seeds: int, ours: bool) -> list[Trial | Course]:
     """The paper's attack, the strongest of ours, and trainings."""
     attacks = [case.trial, case.strongest if ours else None]
     courses = [replace(case.course, seed=case.course.seed + k) for k in range(seeds)] if case.course else []
@@ -154,19 +146,39 @@ def _measured(item: Item, case: Case, entries: Sequence[Entry], store: Store) ->
     if failed is not None:
         return Measured(case.name, {}, why_not=failed.reason or f"it is {failed.status}")
     audits = [each for each in entries if each.kind == "audit"]
-    accuracies = [each.found["accuracy"] for each in entries if each.kind == "training" and each.found]
+    trainings = [each.found for each in entries if each.kind == "training" and each.found]
+    accuracies = [accuracy_of(case, each) for each in trainings]
     values: dict[str, Value] = {}
     if "parameters" in item.quantities:
         values["parameters"] = Value(float(_parameters(case)))
     if accuracies:
         spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
-        values["accuracy"] = _in_units("accuracy", statistics.mean(accuracies), spread)
+        values["accuracy"] = in_units("accuracy", statistics.mean(accuracies), spread)
+    seconds = sum(each.seconds or 0.0 for each in entries)
+    if case.course is not None and "gap" in item.quantities:
+        values |= {key: in_units(key, *value) for key, value in of_lock(case, trainings).items()}
+    if case.behind and case.course is not None:
+        return behind(Measured(case.name, values, seconds=seconds), case.course, store)
     if not audits:
-        return Measured(case.name, values)
+        return Measured(case.name, values, seconds=seconds)
     own = store.result(audits[0].digest)
     best = store.result(audits[1].digest) if len(audits) > 1 else None
-    row = Measured(case.name, values | _scores(item, own), own.scores.success, digest=audits[0].digest)
+    row = Measured(
+        case.name,
+        values | _scores(item, own),
+        own.scores.success,
+        digest=audits[0].digest,
+        short=_short(own),
+        seconds=seconds,
+        series=traced(own),
+    )
     return row if best is None else row._replace(**_beside(max(own, best, key=_strength)))
+
+
+def _short(result: Result) -> Rate:
+    """Images on whom the search ended before it explained the update as well as the truth does."""
+    told = [record.evidence for record in result.records]
+    return Rate(sum(each == Evidence.FELL_SHORT for each in told), len(told))
 
 
 def _strength(result: Result) -> tuple[int, float]:
@@ -182,11 +194,11 @@ def _spread(many: int, value: float) -> float | None:
 def _scores(item: Item, result: Result) -> dict[str, Value]:
     """All that the paper's attack has in tables, over victims."""
     near, many = result.scores.nearest.scores, len(result.records)
-    found = {key: _in_units(key, near[key].mean, _spread(many, near[key].std)) for key in near if key in QUANTITIES}
+    found = {key: in_units(key, near[key].mean, _spread(many, near[key].std)) for key in near if key in QUANTITIES}
     steps = [record.steps for record in result.records]
     found["steps"] = Value(statistics.mean(steps), statistics.stdev(steps) if len(steps) > 1 else None)
     read = [record.nearest[item.judged] >= item.threshold for record in result.records]
-    found["asr"] = _in_units("asr", statistics.mean(read), None)
+    found["asr"] = in_units("asr", statistics.mean(read), None)
     return found
 
 
@@ -208,9 +220,5 @@ def _beside(best: Result) -> dict[str, Any]:
         "read_by": best.scores.success,
         "verdict": weigh(best).kind.value,
         "evidence": tally(best.scores.evidence),
+        "short_by": _short(best),
     }
-
-
-def _in_units(name: str, mean: float, spread: float | None) -> Value:
-    times = QUANTITIES[name].times
-    return Value(times * mean, None if spread is None else times * spread)

@@ -5,7 +5,7 @@ from typing import Any
 
 from dosimeter.papers.claims import Claim, Judged
 from dosimeter.papers.item import QUANTITIES, Item, Quantity, Scale, Value
-from dosimeter.papers.run import Measured
+from dosimeter.papers.measured import Measured
 from dosimeter.sweeps.table import as_table
 
 APART = "≠"

@@ -240,8 +240,11 @@ def _form(job: Job) -> str:
     return "tape" if way == "chain" and job.cost.entries else way
 
 
-def training_cost(federation: Federation, priced: Prices) -> float:
-    """Core-seconds of a whole training, by the first batches of its first client; tests are a third of a step."""
+def training_cost(federation: Federation, priced: Prices, *, rounds: int | None = None) -> float:
+    """Core-seconds of a training, by the first batches of its first client; tests are a third of a step.
+
+    All `rounds` of its protocol are counted unless fewer are asked for.
+    """
     protocol, marks = federation.protocol, list[Work]()
 
     class Stop:
@@ -258,4 +261,4 @@ def training_cost(federation: Federation, priced: Prices) -> float:
     batches = [federation.batches[client] for client in chosen(federation, 0)]
     taken = sum((protocol.steps or 0) if protocol.epochs is None else protocol.epochs * many for _, many in batches)
     tested = federation.dataset.count("test") / max(size for size, _ in batches) / 3
-    return protocol.rounds * each * (taken + tested)
+    return (protocol.rounds if rounds is None else rounds) * each * (taken + tested)

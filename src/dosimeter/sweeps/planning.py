@@ -12,7 +12,7 @@ from dosimeter.auditing.panel.panel import audits_of
 from dosimeter.sweeps.costs import Cost, Prices, Span, cost_of, prices, training_cost
 from dosimeter.sweeps.places import HERE, Here, Place, place_of
 from dosimeter.sweeps.store import FILE, Status, Store
-from dosimeter.sweeps.trial import Prepared, Trained, Trial
+from dosimeter.sweeps.trial import Course, Prepared, Trained, Trial
 
 TO_RUN = "to run"
 STANDING = {Status.DONE: "kept", Status.FAILED: "failed", Status.RUNNING: "running"}
@@ -49,10 +49,10 @@ class Plan(NamedTuple):
         return [each for each in self.rows if each.status == TO_RUN]
 
 
-def plan(trials: Iterable[Trial], store: str | Path, *, on: str = HERE) -> Plan:
+def plan(trials: Iterable[Trial | Course], store: str | Path, *, on: str = HERE) -> Plan:
     """What `sweep` would run, for how long and in what memory; first steps are taken, and nothing is written."""
     priced, place = prices(), place_of(on)
-    prepared = list({each.digest: each for each in map(Trial.prepare, trials)}.values())
+    prepared = list({each.digest: each for each in (one.prepare() for one in trials)}.values())
     rows = _rows(prepared, _standing(Path(store)), priced, place)
     left = [each for each in rows if each.status == TO_RUN]
     workers = max(1, min(place.workers, len(left)))
@@ -81,11 +81,15 @@ def foreseen(items: Sequence[Prepared | Trained], place: Place) -> dict[str, flo
     return found
 
 
-def _rows(prepared: Sequence[Prepared], standing: Mapping[str, str], priced: Prices, place: Place) -> list[Planned]:
+def _rows(
+    items: Sequence[Prepared | Trained], standing: Mapping[str, str], priced: Prices, place: Place
+) -> list[Planned]:
     """Trainings, then audits, in the order in which they come; what is alike is counted once."""
     threads = place.threads if isinstance(place, Here) else 1
+    prepared = [each for each in items if isinstance(each, Prepared)]
     shared = [each.needs for each in prepared if each.needs]
-    trainings = {each.digest: each for each in shared}.values()
+    alone = [each for each in items if isinstance(each, Trained)]
+    trainings = {each.digest: each for each in [*shared, *alone]}.values()
     rows = [_training(each, shared, standing, priced, threads) for each in trainings]
     known: dict[Trial, list[Cost]] = {}
     for each in prepared:
@@ -147,6 +151,6 @@ def _training(
     row = row._replace(shared=sum(each.digest == one.digest for each in users))
     if row.status != TO_RUN:
         return row
-    core = training_cost(one.federation, priced)
+    core = training_cost(one.federation, priced, rounds=one.loaded().last)
     beside = min(threads or os.cpu_count() or 1, one.federation.protocol.taking_part())
     return row._replace(seconds=Span(core, core, core), wall=Span(*[core / beside] * 3))

@@ -172,6 +172,7 @@ class Trained:
         last = found.history[-1] if found.history else score(self.federation, found.state, found.private, 0)
         chosen = picked(found.history) if found.history else last
         rounds = {"last_accuracy": last["accuracy"], "rounds": len(found.history)}
+        rounds |= {key: chosen[key] for key in ("accuracies", "random_key") if key in chosen}
         store.trained(self.digest, {"accuracy": chosen["accuracy"]} | rounds, seconds)
 
     def read(self, folder: Path, *, workers: int | None = None) -> Training:

@@ -11,7 +11,15 @@ from dosimeter.attacks.search.stopping import Steps, stop
 def bayes(
     *,
     density: Literal[
-        "gaussian", "laplace", "prune-gaussian", "prune-laplace", "known-mask", "cosine", "l2", "l1"
+        "gaussian",
+        "laplace",
+        "prune-gaussian",
+        "prune-laplace",
+        "known-mask",
+        "known-mask-laplace",
+        "cosine",
+        "l2",
+        "l1",
     ] = "gaussian",
     scale: float | None = None,
     rate: float | None = None,
@@ -36,7 +44,8 @@ def bayes(
 
     Args:
         density: of the update given the image: of Gaussian or Laplace noise, of such noise after a random mask, of
-            Gaussian noise where zeros of the update show the mask, or what the paper compares with: cosine, l2, l1.
+            Gaussian or Laplace noise where zeros of the update show the mask, or what the paper compares with: cosine,
+            l2, l1.
         scale: deviation or width of the noise; 0.1 by default.
         rate: share of entries that the mask drops; 0.5 by default.
         tv: weight of the total variation (beta).
@@ -64,6 +73,7 @@ def bayes(
         "prune-gaussian": likelihoods.Pruned(rate=rate, scale=scale),
         "prune-laplace": likelihoods.Pruned(rate=rate, scale=scale, noise="laplace"),
         "known-mask": degraded.Zeroed(by="places", sigma=scale),
+        "known-mask-laplace": degraded.Zeroed(by="places", sigma=scale, noise="laplace"),
         "cosine": likelihoods.Cosine(),
         "l2": likelihoods.SquaredL2(),
         "l1": likelihoods.L1(),

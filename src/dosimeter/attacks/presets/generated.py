@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from dosimeter import checks
 from dosimeter.attacks import generators
-from dosimeter.attacks.presets.words import LABELS, given, needless, pick
+from dosimeter.attacks.presets.words import LABELS, Secrets, given, needless, pick, treat
 from dosimeter.attacks.search import degraded, likelihoods, masks, optimisers, priors, starts
 from dosimeter.attacks.search.search import Search
 from dosimeter.attacks.search.stopping import Steps, stop
@@ -18,6 +18,7 @@ def grnn(
     tv: float = 1e-3,
     width: int = 16,
     labels: Literal["joint", "known", "idlg"] = "joint",
+    secrets: Secrets = "resampled",
     restarts: int = 1,
     keep: Literal["last", "best"] = "last",
 ) -> Search:
@@ -33,6 +34,8 @@ def grnn(
         tv: weight of the total variation: 1e-3 for LeNet, 1e-6 for ResNet-18.
         width: channels before the generator's last block; the program has 32.
         labels: made by the generator's label branch, granted, or read off the last layer (iDLG).
+        secrets: what is supposed of what clients draw inside the model, such as a key: drawn anew at every step,
+            guessed once, as FedKL's program does, its mean, searched with the image, or known.
         restarts: generators for every victim; the lowest matching loss is kept.
         keep: return the last iterate, as the program does, or the one with the lowest loss.
 
@@ -48,6 +51,7 @@ def grnn(
         space=generators.Weights(width=width),
         start=starts.Uniform(low=-1, high=1),
         optimiser=optimisers.RMSprop(lr=lr, momentum=momentum),
+        secrets=treat(secrets),
         moves=(),
         restarts=restarts,
         keep=keep,
@@ -66,6 +70,7 @@ def ggl(
     kl: float = 0.1,
     fit: Literal["none", "clip", "prune", "soteria"] = "none",
     labels: Literal["known", "idlg"] = "idlg",
+    secrets: Secrets = "resampled",
     restarts: int = 1,
 ) -> Search:
     """GGL (Li et al. 2022), Eq. 4 and 5: search the latent of a trained generator for the image behind the update.
@@ -83,6 +88,7 @@ def ggl(
         fit: do to simulated updates what a defense does: clip them to the observed norm, drop as large a share of
             entries as is missing, or drop what Soteria hid.
         labels, restarts: as in `inverting_gradients`.
+        secrets: as in `grnn`; what is searched is so by Adam or CMA-ES like the latent.
 
     Deviations: the generator is a small one that `dosimeter train-generator` trains in minutes, a variational
     autoencoder's decoder; the paper has BigGAN and a GAN of faces. The best latent seen is returned.
@@ -108,6 +114,7 @@ def ggl(
         space=generators.Latent(generator=trained, kl=kl),
         start=starts.Normal() if by == "adam" else starts.Uniform(),
         optimiser=pick("by", by, ways),
+        secrets=treat(secrets),
         moves=(),
         restarts=restarts,
         keep="best",

@@ -1,5 +1,6 @@
 """Inverting Gradients, and what PPP and CVB made of it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -41,10 +42,12 @@ def inverting_gradients(
     target: float | None = None,
     labels: Literal["known", "idlg", "counts", "joint"] = "known",
     ignore: Ignore = "nothing",
+    leave: Sequence[str] = (),
     secrets: Secrets = "resampled",
     draws: int = 1,
     median: int | None = None,
     keep: Literal["last", "best"] = "last",
+    trace: bool = False,
 ) -> Search:
     """Inverting Gradients (Geiping et al. 2020), Eq. 4: cosine match, total variation, signed Adam, box, restarts.
 
@@ -72,13 +75,17 @@ def inverting_gradients(
         labels: granted; read off the last layer, of one image (iDLG) or how often each class occurs in a batch; or
             searched with the images (joint), also through local steps.
         ignore: leave out the tensors that noise drawn inside the model touches; see `ignoring`.
+        leave: leave out tensors, or all of layers, by their names (CVB, Table I).
         secrets: what is supposed of such noise: drawn anew at every step, guessed once, its mean, searched with the
             image, or known.
         draws: the mean over so many draws, where it is drawn anew.
         median: a 3x3 median filter every so many steps (Sec. 3), against the noise of strided first layers.
         keep: return the last iterate, as the paper's program does, or the one with the lowest loss.
+        trace: record norm, cosine and two entries of every tensor of the simulated update on the way (PPP, Figs. 3, 4).
     """
     needless("ignore", ignore != "nothing" and top is not None, f"top={top}", "that chooses the tensors alone")
+    needless("leave", bool(leave) and top is not None, f"top={top}", "that chooses the tensors alone")
+    needless("leave", bool(leave) and ignore != "nothing", f"ignore={ignore}", "that chooses the tensors alone")
     needless("signed", signed is not None and by != "adam", f"by={by}", "only Adam is fed signs")
     needless("plateau", plateau is not None and decay != "plateau", f"decay={decay}", "that waits for no plateau")
     matches: dict[str, likelihoods.Likelihood] = {
@@ -108,13 +115,21 @@ def inverting_gradients(
         labels=pick("labels", labels, LABELS),
         optimiser=pick("by", by, ways),
         schedule=pick("decay", decay, decays),
-        only=pick("ignore", ignore, IGNORED) if top is None else masks.Largest(n=top),
+        only=_matched(ignore, tuple(leave), top),
         secrets=treat(secrets, draws),
         moves=moving(box=box, median=median),
         restarts=restarts,
         keep=keep,
+        trace=trace,
         stop=stop(steps, patience=patience, target=target),
     )
+
+
+def _matched(ignore: Ignore, leave: tuple[str, ...], top: int | None) -> masks.Mask:
+    """Which tensors are."""
+    if top is not None:
+        return masks.Largest(n=top)
+    return masks.Except(names=leave) if leave else pick("ignore", ignore, IGNORED)
 
 
 @varies(inverting_gradients, "steps restarts tv", steps=4000, restarts=32, tv=1e-8)
@@ -132,7 +147,7 @@ def inverting_gradients_b(search: Search) -> Search:
 
 @varies(
     inverting_gradients,
-    "steps tv signed ignore secrets draws keep",
+    "steps tv signed ignore leave secrets draws keep trace",
     steps=20_000,
     tv=1e-2,
     lr=1.0,
@@ -161,7 +176,7 @@ def inverting_gradients_cvb(search: Search, *, penalty: bool = True, variant: Va
     return replace(search, penalty=penalty)
 
 
-@varies(inverting_gradients_cvb, "steps tv draws keep penalty variant")
+@varies(inverting_gradients_cvb, "steps tv draws keep trace penalty variant")
 def ignoring(search: Search, *, encoder: bool = True) -> Search:
     """The "Ignore" attack on noise inside the model: `inverting_gradients_cvb` on the tensors that it does not touch.
 
@@ -176,7 +191,7 @@ def ignoring(search: Search, *, encoder: bool = True) -> Search:
 
 @varies(
     inverting_gradients,
-    "steps tv signed ignore secrets draws keep",
+    "steps tv signed ignore secrets draws keep trace",
     steps=20_000,
     tv=1e-2,
     signed=False,

@@ -53,20 +53,27 @@ class Zeroed(Entrywise):
     by: Literal["rate", "places"] = "rate"
     sigma: float = 0.5**0.5
     """Deviation of the noise on what is left; by default the loss is the plain squared distance."""
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+    """Laplace noise has the width sigma, and the loss is |T(g) - g'| / sigma."""
 
     def __post_init__(self) -> None:
+        if self.noise not in ("gaussian", "laplace"):
+            raise SettingError(unknown("noise", self.noise, ("gaussian", "laplace")))
         if self.by not in ("rate", "places"):
             raise SettingError(unknown("way to drop entries", self.by, ("rate", "places")))
         checks.positive("A density", "a sigma", self.sigma)
 
     @property
     def informed(self) -> bool:
-        return self.sigma != Zeroed.sigma
+        return self.sigma != Zeroed.sigma or self.noise == "laplace"
 
     def entry_loss(self, simulated: Tensor, observed: Tensor) -> Tensor:
         gone = observed == 0
         kept = ~gone if self.by == "places" else _largest(simulated.detach().abs(), gone.sum(1))
-        return (torch.where(kept, simulated, 0) - observed).square().sum(1) / (2 * self.sigma**2)
+        apart = torch.where(kept, simulated, 0) - observed
+        if self.noise == "laplace":
+            return apart.abs().sum(1) / self.sigma
+        return apart.square().sum(1) / (2 * self.sigma**2)
 
 
 def _largest(sizes: Tensor, dropped: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dosimeter import checks, networks
-from dosimeter.errors import SettingError
+from dosimeter.errors import SettingError, unknown
 from dosimeter.types import Secretive, Target, call
 
 
@@ -75,20 +75,29 @@ class Exponential(Mask):
 
 @dataclass(frozen=True, kw_only=True)
 class Except(Mask):
-    """All tensors but these: the bypass of a defense that perturbs some of them, such as Soteria (Bayes, Sec. 5)."""
+    """All tensors but these: the bypass of a defense that perturbs some of them, such as Soteria (Bayes, Sec. 5).
+
+    A name is that of a tensor or of a layer, all of whose tensors are left out (CVB, Table I).
+    """
 
     names: tuple[str, ...]
 
+    def _has(self, tensor: str) -> bool:
+        return any(tensor == name or tensor.startswith(f"{name}.") for name in self.names)
+
     def check(self, target: Target) -> None:
-        left = [name for name in target.parameters if name not in self.names]
-        if len(left) == len(target.parameters) or not left:
+        left = [name for name in target.parameters if not self._has(name)]
+        for name in self.names:
+            if not any(each == name or each.startswith(f"{name}.") for each in target.parameters):
+                raise SettingError(unknown("tensor or layer to leave out", name, list(target.parameters)))
+        if not left or not self.names:
             raise SettingError(
                 f"Leaving out {', '.join(self.names)} leaves {len(left)} of {len(target.parameters)} tensors; "
                 "expected some of the model's parameters, not all and not none."
             )
 
     def weights(self, target: Target, norms: Tensor) -> Tensor:
-        kept = [float(name not in self.names) for name in target.parameters]
+        kept = [float(not self._has(name)) for name in target.parameters]
         return torch.tensor(kept).to(norms).expand_as(norms)
 
 

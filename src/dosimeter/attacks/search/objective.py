@@ -1,7 +1,7 @@
 """What a search minimises:  -log p(g | x, y, u) - log p(x) - log p(u)  and its slope in all unknowns of candidates."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -209,6 +209,20 @@ class Objective:
         match = match.detach().reshape(n, k).mean(1)
         slope = torch.zeros_like(x) if slope is None else self.tied(slope, mine, restart)
         return Values(match, loss.detach(), slope)
+
+    def compared(
+        self, x: Tensor, labels: Tensor, owner: Tensor, draws: Draws, compare: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """(n, P, ...) what `compare` gives of the entries of every simulated and observed tensor; of several draws the
+        first counts."""
+        x, unknowns = x.detach(), self.unknowns
+        normalised = unknowns.normalised(x)
+        if unknowns.classes:
+            labels = unknowns.logits(x).softmax(-1)
+        drawn = {name: value[:, 0] for name, value in draws.secrets.items()}
+        secrets = self.treatment.values(self._revealed(owner), drawn, unknowns.secrets(x))
+        images = (normalised * self.target.std + self.target.mean).detach()
+        return self.matcher.entries(images, labels, owner, compare, secrets).detach()
 
     def tied(self, values: Tensor, owner: Tensor, restart: Tensor) -> Tensor:
         """Unknowns or slopes (n, D) in which what a client keeps for all its steps is the mean over its updates."""

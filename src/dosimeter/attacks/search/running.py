@@ -16,6 +16,7 @@ from dosimeter.attacks.search.objective import Draws, Objective, Terms, Unknowns
 from dosimeter.attacks.search.states import Done, State
 from dosimeter.attacks.search.stopping import Ends
 from dosimeter.attacks.search.together import stacked
+from dosimeter.attacks.search.tracing import Tracer
 from dosimeter.attacks.stages import Beat, unheard
 from dosimeter.types import Curve, Ended, Observation, Outcome, Reconstruction, Target, Watch
 
@@ -60,6 +61,7 @@ class Run:
         self.legs = search.stop.legs
         self.groups = self._groups()
         self.curve: list[tuple[int, Tensor]] = []
+        self.tracer = Tracer(self.objective, len(seen.ids) * self.beside) if search.trace else None
         self._asked: tuple[Tensor, Search] | None = None
 
     def _groups(self) -> Tensor:
@@ -122,7 +124,7 @@ class Run:
                     settled = settled | torch.isin(self._setting(state.row), out)
                 state, values, draws = self._release(step, state, values, draws, settled, done)
                 if step % every(steps) == 0 or not len(state.row):
-                    self.curve.append((step, latest.clone()))
+                    self._note(step, latest, state, draws)
                 if not len(state.row):
                     break
                 beat = unheard
@@ -135,8 +137,14 @@ class Run:
             self._leave(
                 state, torch.ones_like(state.row, dtype=torch.bool), latest[state.row], step, Outcome.INTERRUPTED, done
             )
-            self.curve.append((step, latest.clone()))
+            self._note(step, latest, trees.rows(state, torch.zeros(0, dtype=torch.long)), None)
         return self._choose(done)
+
+    def _note(self, step: int, latest: Tensor, state: State, draws: Draws | None) -> None:
+        """A point of the curve, and of every tensor's where that is asked for."""
+        self.curve.append((step, latest.clone()))
+        if self.tracer is not None:
+            self.tracer.look(state, draws or Draws({}, None))
 
     def _paused(self, x: Tensor) -> Tensor:
         victims, images = len(self.seen.ids), self.unknowns.found(x).detach()
@@ -290,5 +298,9 @@ class Run:
             steps=done.steps[rows],
             restart=self.restarts.start + kept,
             stopped=tuple(Ended(done.why[row]) for row in rows.tolist()),
-            curve=Curve(tuple(step for step, _ in self.curve), torch.stack([m for _, m in self.curve], 1)[rows]),
+            curve=Curve(
+                tuple(step for step, _ in self.curve),
+                torch.stack([m for _, m in self.curve], 1)[rows],
+                {} if self.tracer is None else self.tracer.of(rows),
+            ),
         )

@@ -58,6 +58,8 @@ class Search(Attack):
     """The number of the first restart: others have other starts."""
     shadows: tuple[str, ...] = field(default=(), repr=False)
     picked: str = field(default="", repr=False, compare=False)
+    trace: bool = field(default=False, repr=False)
+    """Whether norm, cosine and two entries of every tensor are recorded on the way; see `tracing`."""
     varies: ClassVar[tuple[str, ...]] = ("ramp",)
     side_by_side: int | None = field(default=None, repr=False, compare=False)
     """Restarts that run at once, all by default; it takes memory and changes no result."""
@@ -127,7 +129,9 @@ class Search(Attack):
         """The same search without the update; a prior alone settles within `BLIND_STEPS`."""
         stop = replace(self.stop, steps=min(self.stop.steps, BLIND_STEPS))
         name = f"{self.name} without the update"
-        return replace(self, name=name, likelihood=likelihoods.Nothing(), restarts=1, stop=stop, ball=None, ramp=1.0)
+        return replace(
+            self, name=name, likelihood=likelihoods.Nothing(), restarts=1, stop=stop, ball=None, ramp=1.0, trace=False
+        )
 
     def apart(self, target: Target, clean: Sequence[Observation], seen: Sequence[Observation]) -> Tensor:
         """By the likelihood, on the tensors that it matches."""
@@ -216,5 +220,6 @@ def lowest(turns: list[Reconstruction], *, every: int) -> Reconstruction:
     kept = trees.chosen(whole, [turn * len(best) + v for v, turn in enumerate(best)])
     end = max(whole.curve.steps)
     points = [at for at, step in enumerate(whole.curve.steps) if step % every == 0 or step == end]
-    curve = Curve(tuple(whole.curve.steps[at] for at in points), kept.curve.match[:, points])
+    traces = {name: each[:, points] for name, each in kept.curve.traces.items()}
+    curve = Curve(tuple(whole.curve.steps[at] for at in points), kept.curve.match[:, points], traces)
     return kept._replace(curve=curve)
