@@ -1,5 +1,6 @@
 """`dosimeter reproduce` on a small item of each kind."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -66,6 +67,13 @@ def test_a_table_is_run_kept_written_and_not_run_again(mine: Path) -> None:
     assert third["not_run"]
     assert second["measured"]["ssim"]
     assert (mine / "results/mine-table1-laptop.svg").read_text().startswith("<svg")
+    assert (mine / "results/mine-table1-laptop.png").read_bytes().startswith(b"\x89PNG")
+    assert (mine / "results/mine-table1-laptop-pictures.png").read_bytes().startswith(b"\x89PNG")
+    rows = list(csv.DictReader((mine / "results/mine-table1-laptop.csv").read_text().splitlines()))
+    assert [row["defense"] for row in rows] == ["none", "noise", "more"]
+    assert (rows[0]["accuracy published"], rows[0]["accuracy published spread"]) == ("90", "1")
+    assert float(rows[0]["ssim"]) == pytest.approx(first["measured"]["ssim"][0], rel=1e-4)
+    assert "dosimeter reproduce" in (mine / "results/mine-table1-laptop.md").read_text()
     assert "table1" in (mine / "runs/papers/study.html").read_text()
     code, again, err = call(MINE.key)
     assert code == 0

@@ -575,7 +575,12 @@ class Study:
 class Reproduce:
     """Run a table or figure of the five papers and print what it gives beside what the paper prints."""
 
-    name: str | None = _of(typer.Argument(metavar="PAPER/ITEM", help="One of --list, or all."), None)
+    name: str | None = _of(
+        typer.Argument(
+            metavar="PAPER/ITEM", help="One of --list, all, or map: every defense under every attack made for it."
+        ),
+        None,
+    )
     list: bool = _of(_plain("List all tables and figures.", "--list"), False)
     claims: bool = _of(_plain("Judge every claim of the papers by what is kept in the folder.", "--claims"), False)
     scale: HowMuch = _of(_plain("smoke: does it run; laptop: an hour at most; paper: as published."), HowMuch.laptop)
@@ -583,7 +588,8 @@ class Reproduce:
     out: Path = _of(
         _output("Folder that keeps all trials, for all tables; a stopped run goes on."), Path("runs/papers")
     )
-    results: Path | None = _of(_output("Also write table, numbers and figure into this folder."), None)
+    results: Path | None = _of(_output("Also write table, numbers and figures into this folder, as small files."), None)
+    dry_run: bool = _of(_output("Say how many trials are left and how long they take; nothing is written."), False)
     on: str = _of(ON, "here")
 
 

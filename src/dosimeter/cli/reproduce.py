@@ -1,17 +1,19 @@
 """`dosimeter reproduce`: tables and figures of the five papers, measured beside published."""
 
-from pathlib import Path
-
 from dosimeter import files, papers
-from dosimeter.cli import console, options
-from dosimeter.cli.console import command, drawing, err, out
+from dosimeter.cli import console, options, reproduced
+from dosimeter.cli.console import command, drawing, out
 from dosimeter.cli.parts import going_on, live
 from dosimeter.errors import SettingError
 from dosimeter.lines import Grid
+from dosimeter.papers import atlas, field
 from dosimeter.reports import charts, kept
-from dosimeter.reports.markup import Html
+from dosimeter.reports.raster import write_png
+from dosimeter.sweeps.costs import machine
 from dosimeter.sweeps.places import place_of
 from dosimeter.sweeps.store import check_folder
+
+MAP = "map"
 
 
 def run(asked: options.Reproduce) -> None:
@@ -24,7 +26,13 @@ def run(asked: options.Reproduce) -> None:
     files.check_writable(asked.out)
     check_folder(asked.out)
     place_of(asked.on)  # which refuses a place that is none
+    if asked.name == MAP:
+        _map(asked)
+        return
     names = list(papers.ITEMS) if asked.name == "all" else [papers.find(asked.name).key] if asked.name else []
+    if asked.dry_run:
+        _estimates([papers.ITEMS[name] for name in names], asked)
+        return
     for name in names:
         _one(papers.ITEMS[name], asked)
     if asked.claims:
@@ -40,6 +48,18 @@ def _list() -> None:
     console.hint("dosimeter reproduce cvb/table4 --scale smoke, or another item")
 
 
+def _estimates(items: list[papers.Item], asked: options.Reproduce) -> None:
+    """What is left of items and how long it takes; trials that several share count for each."""
+    table = Grid("item", "trials", "kept", "core-minutes", "at most", "cut")
+    for item in items:
+        found = papers.estimate(item, asked.out, scale=asked.scale.value, ours=asked.ours, on=asked.on)
+        minutes = [f"{seconds / 60:.1f}" for seconds in (found.seconds.likely, found.seconds.most)]
+        cut = "; ".join(item.missing(asked.scale.value))
+        table.add_row(item.key, str(found.left), str(found.kept), *minutes, cut)
+    table.print(out)
+    console.hint("the same without --dry-run")
+
+
 def _one(item: papers.Item, asked: options.Reproduce) -> None:
     scale: papers.Scale = asked.scale.value
     with going_on(asked.out), live() as tell:
@@ -53,39 +73,24 @@ def _one(item: papers.Item, asked: options.Reproduce) -> None:
         shown = {"head": head, "rows": rows, "pictures": pictures} | papers.page(item, found, scale)
         where = kept.write(asked.out, "reproduction", about=f"{item.key}, {scale}", command=command(), **shown)
         if asked.results:
-            _write(item, found, text, asked.results, scale)
+            reproduced.write(item, found, text, asked.results, scale, store=asked.out)
     console.page(where)
     console.hint("open the page; dosimeter reproduce --claims judges the papers")
 
 
-def _bars(item: papers.Item, found: list[papers.Measured]) -> dict[str, float]:
-    """The paper's SSIM of every row."""
-    return {", ".join(row.name): row.values[item.judged].mean for row in found if item.judged in row.values}
-
-
-def _figure(item: papers.Item, found: list[papers.Measured]) -> Html | None:
-    """As the paper draws it: bars, or accuracy against what stays hidden; None where it is pictures."""
-    if item.figure == "bars":
-        return charts.bars(_bars(item, found), x=f"mean {item.judged}", threshold=item.threshold)
-    if item.figure == "tradeoff":
-        points: dict[str, list[tuple[float, float]]] = {}
-        for row in found:
-            accuracy, ssim = row.values.get("accuracy"), row.values.get(item.judged)
-            if accuracy and ssim:
-                points.setdefault(row.name[-1], []).append((accuracy.mean, 1 - ssim.mean))
-        return charts.scatter(points, x="accuracy in %", y="1 - SSIM", threshold=1 - item.threshold)
-    return None
-
-
-def _write(item: papers.Item, found: list[papers.Measured], text: str, folder: Path, scale: papers.Scale) -> None:
-    """The table with the command that makes it, its numbers, and its figure."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{item.paper}-{item.name}-{scale}"
-    files.replace(folder / f"{name}.md", f"# {item.key}, {scale}\n\n    {command()}\n\n{text}\n")
-    files.replace_json(folder / f"{name}.json", papers.document(item, found, scale))
-    if (drawn := _figure(item, found)) is not None:
-        charts.write_svg(folder / f"{name}.svg", drawn)
-    err.print(f"table   {folder / name}.md", highlight=False, soft_wrap=True)
+def _map(asked: options.Reproduce) -> None:
+    """The map of the field, and its page and figure where a folder is given for them."""
+    scale: papers.Scale = asked.scale.value
+    with going_on(asked.out), live() as tell:
+        places = field.chart(asked.out, scale=scale, on=asked.on, told=tell)
+    text = atlas.page(places, scale, command=command(), machine=machine(), figure=f"{MAP}.svg")
+    console.markdown(text)
+    if asked.results:
+        asked.results.mkdir(parents=True, exist_ok=True)
+        drawn = reproduced.heat_of(places)
+        files.replace(asked.results / f"{MAP}.md", text)
+        charts.write_svg(asked.results / f"{MAP}.svg", drawn)
+        write_png(asked.results / f"{MAP}.png", drawn)
 
 
 def _claims(asked: options.Reproduce) -> None:
