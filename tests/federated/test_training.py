@@ -404,7 +404,7 @@ def test_the_papers_protocols_are_as_printed() -> None:
     assert (ppp.optimiser, ppp.lr) == ("adam", 1e-3)
     assert (cvb.rounds, cvb.validation, cvb.patience) == (300, 0.1, 40)
     assert (fedkl.clients, fedkl.optimiser, fedkl.lr) == (3, "sgd", 0.01)
-    assert (fedkl.momentum, fedkl.weight_decay) == (0.9, 5e-4)
+    assert (fedkl.momentum, fedkl.nesterov, fedkl.weight_decay) == (0.9, True, 5e-4)
     rates = [fedkl.rate(round_) for round_ in (0, 59, 60, 119, 120, 160, 199)]
     assert rates == pytest.approx([0.01, 0.01, 2e-3, 2e-3, 4e-4, 8e-5, 8e-5])
     short, long = named["ig-10"](), named["ig-120"]()

@@ -13,12 +13,29 @@ from dosimeter.reports import charts, kept
 
 DENSITIES, DOSE = "densities", "dose"
 
+TABLES = {
+    "ppp": "ppp/table2",
+    "cvb": "cvb/table4",
+    "fedkl": "fedkl/table6",
+    "pruned": "bayes/table2",
+    "soteria": "bayes/fig2",
+    "balls": "bayes/fig7",
+    DENSITIES: "bayes/fig4",
+    "ablation": "ig/table1",
+    "width": "ig/fig3",
+    "pooling": "ig/fig14",
+}
+"""Studies of which a paper's own table or figure has more."""
+
 
 def run(asked: options.Study) -> None:
     """Run the rows that are not kept yet, and print and draw all."""
     own = (DENSITIES, DOSE)  # which are no rows of audits
     if asked.name not in (*studies.BY_NAME, *own):
         raise SettingError(unknown("study", asked.name, [*studies.BY_NAME, *own]))
+    if asked.name in TABLES:
+        note = f"note    the paper's own table, with its numbers beside: dosimeter reproduce {TABLES[asked.name]}"
+        err.print(note, highlight=False, soft_wrap=True)
     folder = place(asked, f"study-{asked.name}", apart=("name", "only"), store=asked.name not in own)
     if asked.name == DOSE:
         if asked.metric or asked.threshold is not None or asked.steps == AUTO:

@@ -99,7 +99,9 @@ class Protocol:
 _CENTRAL = partial(Protocol, clients=1, central=True)
 _IG = partial(_CENTRAL, batch_size=128, optimiser="sgd", lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4,
               augment=True)  # fmt: skip
-_STEPWISE = partial(Protocol, optimiser="sgd", lr=0.01, momentum=0.9, weight_decay=5e-4, drops=(60, 120, 160))
+_STEPWISE = partial(
+    Protocol, optimiser="sgd", lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4, drops=(60, 120, 160)
+)  # Nesterov by its program
 
 BY_NAME: dict[str, Callable[..., Protocol]] = {
     "ppp": Protocol,  # Sec. 4.1
