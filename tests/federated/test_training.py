@@ -523,3 +523,19 @@ def test_a_model_that_works_in_place_on_its_images_trains_as_one_that_does_not()
     one, other = (train(federation(defense, net, rounds=2)) for net in nets)
     assert same(one.state, other.state)
     assert one.history[-1]["accuracy"] == other.history[-1]["accuracy"]
+
+
+def test_an_optimiser_goes_on_from_round_to_round_where_it_may() -> None:
+    """One client that keeps its momentum trains as one place does; one that begins anew does not."""
+    how = {"clients": 1, "rounds": 3, "optimiser": "sgd", "lr": 0.05, "momentum": 0.9}
+    central = train(federation(**how, central=True)).state
+    assert same(train(federation(**how, goes_on=True)).state, central)
+    assert not same(train(federation(**how)).state, central)
+
+
+def test_a_client_that_rests_a_round_finds_its_momentum_again() -> None:
+    how = {"clients": 4, "rounds": 4, "share": 0.5, "optimiser": "sgd", "lr": 0.05, "momentum": 0.9}
+    task = federation(**how, goes_on=True)
+    took_part = {client for round_ in range(4) for client in chosen(task, round_)}
+    assert set(train(task).optimisers) == took_part
+    assert not train(federation(**how)).optimisers

@@ -40,7 +40,7 @@ def fit(
     Args:
         state: the server's weights; private ones among them are those the client begins with in its first round.
         private: the client's own from its last round, where it had one.
-        optimiser: the state that its optimiser goes on from, where the protocol is central.
+        optimiser: the state that its optimiser goes on from, where it does by the protocol.
         stop: ends it before its next step, as Ctrl-C does.
     """
     protocol = federation.protocol
@@ -62,7 +62,7 @@ def fit(
     if protocol.perturbed == "update":
         sent = trainer.perturbed(state, sent)
     own = {name: tensor for name, tensor in after.items() if name in federation.private}
-    kept = _kept(rule) if protocol.central else {}
+    kept = _kept(rule) if protocol.central or protocol.goes_on else {}
     return Fit(sent, own, len(federation.holdings[client].train), steps, total / max(1, steps), kept)
 
 

@@ -17,7 +17,7 @@ Precision = Literal["float32", "bfloat16"]
 class Protocol:
     """Federated averaging (McMahan et al. 2017). One local step of SGD in a round is FedSGD.
 
-    In every round some clients train from the server's weights, each with an optimiser that begins anew, and the server
+    In every round some clients train from the server's weights, each with an optimiser of its own, and the server
     takes the mean of what comes back, weighted by how many images each has.
     """
 
@@ -50,6 +50,8 @@ class Protocol:
     """Mirror and shift images at random, by up to an eighth of their side (the usual recipe for CIFAR-10)."""
     central: bool = False
     """All images at one place, whose optimiser goes on from round to round."""
+    goes_on: bool = False
+    """Whether each client's optimiser goes on from its last round, with its momentum; it begins anew otherwise."""
     perturbed: Perturbed = "steps"
     """Whether a defense acts on the gradient of every local step or on the change of weights that is sent."""
 
@@ -106,7 +108,7 @@ _STEPWISE = partial(
 BY_NAME: dict[str, Callable[..., Protocol]] = {
     "ppp": Protocol,  # Sec. 4.1
     "cvb": partial(Protocol, rounds=300, validation=0.1, patience=40),  # Sec. V-A
-    "fedkl": partial(_STEPWISE, clients=3, factor=0.2),  # Sec. IV-A and Table III; the batch size is not said there
+    "fedkl": partial(_STEPWISE, clients=3, factor=0.2, goes_on=True),  # Sec. IV-A and Table III; no batch size is said
     "fedkl-central": partial(_STEPWISE, clients=1, central=True, factor=0.2),  # Table I
     "ig-10": partial(_IG, rounds=10),  # Table 2, C; the rate drops at fixed epochs of 120, none of which is among 10
     "ig-120": partial(_IG, rounds=120, drops=(45, 75, 105)),  # Sec. 5.1

@@ -123,7 +123,7 @@ def _round(federation: Federation, at: Checkpoint, fits_of: Fits, tested: bool) 
     state = {**at.state, **average([each.sent for each in fits], [each.examples for each in fits])}
     _check_finite(state, at.done)
     private = dict(at.private)
-    optimisers: dict[int, State] = {}
+    optimisers = dict(at.optimisers)
     for client, each in zip(took_part, fits, strict=True):
         private |= {client: each.private} if each.private else {}
         optimisers |= {client: each.optimiser} if each.optimiser else {}
