@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dosimeter import papers
-from dosimeter.papers.item import QUANTITIES
+from dosimeter.papers.quantities import QUANTITIES
 from dosimeter.papers.show import cells, markdown
 
 

@@ -54,7 +54,7 @@ def _estimates(items: list[papers.Item], asked: options.Reproduce) -> None:
     for item in items:
         found = papers.estimate(item, asked.out, scale=asked.scale.value, ours=asked.ours, on=asked.on)
         minutes = [f"{seconds / 60:.1f}" for seconds in (found.seconds.likely, found.seconds.most)]
-        cut = "; ".join(item.missing(asked.scale.value))
+        cut = "; ".join(papers.missing(item, asked.scale.value))
         table.add_row(item.key, str(found.left), str(found.kept), *minutes, cut)
     table.print(out)
     console.hint("the same without --dry-run")

@@ -1,11 +1,14 @@
 """The five papers: every table and figure as data and as something to run.
 
 item        a table or figure: rows in the words of the command line, published numbers, scales
+quantities  what tables show, in the papers' units
 published   the numbers, as tables of text
 ppp ...     a file a paper
-run         an item as a sweep
-show        measured beside published
+run         an item as a sweep; measured: a row of it; looks: what figures show; densities: points of a Gaussian
+estimate    what it would take
+show        measured beside published; missing: what a scale leaves out
 claims      what papers claim, and whether it held
+field       the map of the field; atlas: its page
 """
 
 from pathlib import Path
@@ -14,8 +17,10 @@ from dosimeter.errors import SettingError, unknown
 from dosimeter.papers import bayes, cvb, fedkl, ig, ppp
 from dosimeter.papers.claims import Claim, Held, Judged
 from dosimeter.papers.estimate import Estimate, estimate
-from dosimeter.papers.item import SCALES, Case, Cut, Item, Scale, Value
+from dosimeter.papers.item import SCALES, Case, Cut, Item, Scale
 from dosimeter.papers.measured import Measured
+from dosimeter.papers.missing import missing
+from dosimeter.papers.quantities import Value
 from dosimeter.papers.run import recall, reproduce
 from dosimeter.papers.show import cells, claims_table, document, head, markdown, page
 
@@ -62,6 +67,7 @@ __all__ = [
     "head",
     "judge_all",
     "markdown",
+    "missing",
     "page",
     "recall",
     "reproduce",

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from dosimeter.papers.item import QUANTITIES, Value
 from dosimeter.papers.measured import Measured
+from dosimeter.papers.quantities import QUANTITIES, Value
 
 
 class Held(StrEnum):

@@ -2,60 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 from dosimeter import spec
 from dosimeter.attacks import Steps
 from dosimeter.auditing import AUTO
+from dosimeter.papers.quantities import Value
 from dosimeter.sweeps import Course, Trial
 
 Scale = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "paper")
-
-
-class Value(NamedTuple):
-    """A number with its spread, over victims or over trainings, where there is one."""
-
-    mean: float
-    spread: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantity:
-    """A column: a number that papers print, in their own unit."""
-
-    label: str
-    digits: int = 2
-    times: float = 1.0  # from our unit to the paper's
-    accuracy: bool = False  # of a trained model, and not of an attack
-    unit: str = ""
-
-
-QUANTITIES: dict[str, Quantity] = {
-    "accuracy": Quantity(label="accuracy", times=100, accuracy=True, unit="%"),
-    "asr": Quantity(label="images read", times=100, unit="%"),
-    "ssim": Quantity(label="SSIM"),
-    "psnr": Quantity(label="PSNR", unit="dB"),
-    "mse": Quantity(label="MSE", digits=4),
-    "lpips": Quantity(label="LPIPS (AlexNet)"),
-    "lpips_vgg": Quantity(label="LPIPS (VGG)"),
-    "mse_standardised": Quantity(label="MSE, standardised"),
-    "psnr_normalised": Quantity(label="PSNR, normalised", unit="dB"),
-    "psnr_unclipped": Quantity(label="PSNR, unclipped", unit="dB"),
-    "ssim_minmax": Quantity(label="SSIM, min-max"),
-    "psnr_minmax": Quantity(label="PSNR, min-max", unit="dB"),
-    "mse_minmax": Quantity(label="MSE, min-max", digits=4),
-    "rmse_bytes": Quantity(label="FedKL's MSE"),
-    "psnr_bytes": Quantity(label="FedKL's PSNR", unit="dB"),
-    "steps": Quantity(label="steps", digits=0),
-    "parameters": Quantity(label="parameters", digits=0),
-    "gap": Quantity(label="above a random key", times=100, accuracy=True, unit="points"),
-    "share": Quantity(label="share of the lock", times=100, digits=2, unit="%"),
-    "deviation": Quantity(label="deviation behind batch norm"),
-    "skewness": Quantity(label="skewness behind batch norm"),
-    "distance": Quantity(label="distance to the truth", digits=4),
-}
-"""What tables show, by the names that scores have in records; each is what the paper's program computes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,80 +158,6 @@ class Item:
         cases = [case for case in self.cases if case.needs or case in runs] if by.cases else self.cases
         return replace(self, cases=tuple(case.cut(by) for case in cases), seeds=_least(self.seeds, by.seeds))
 
-    def missing(self, scale: Scale) -> list[str]:
-        """What a scale leaves out, in words."""
-        small, said = self.at(scale), []
-        if len(small.cases) < len(self.cases):
-            said.append(f"{len(small.cases)} of {len(self.cases)} rows")
-        each = (
-            ("victims", "victims"),
-            ("batch", "images in an update"),
-            ("steps", "steps of searches"),
-            ("round", "rounds of training"),
-        )
-        for what, of in each:
-            said += _less(what, of, small.cases, self.cases)
-        said += _words(small.cases, self.cases)
-        trains = any(case.course for case in self.cases)
-        if trains and not any(case.course for case in small.cases):
-            said.append("no training, so no accuracy")
-        elif trains and small.seeds < self.seeds:
-            said.append(f"{small.seeds} of {self.seeds} trainings")
-        if any(case.course for case in small.cases):
-            lost = sum(bool(all_.course) and not one.course for one, all_ in _pairs(small.cases, self.cases))
-            said += [f"no training in {lost} rows"] if lost else []
-        return said
-
-
-def _words(small: tuple[Case, ...], whole: tuple[Case, ...]) -> list[str]:
-    """What else is cut: settings to choose among, batches of a round, training before attacks, attacks of ours."""
-    pairs = _pairs(small, whole)
-    said = {
-        f"{len(one.tries)} of {len(all_.tries)} settings tried": None
-        for one, all_ in pairs
-        if len(one.tries) < len(all_.tries)
-    }
-    for one, all_ in pairs:
-        for mine, theirs in ((one.trial, all_.trial), (one.course, all_.course)):
-            if mine is None or theirs is None or mine.protocol == theirs.protocol:
-                continue
-            if mine.protocol is None:
-                said["models are attacked before their training"] = None
-            else:
-                said[f"{_batches(mine.protocol)} batches of a client in a round in place of all"] = None
-    panels = {one.panel for one, _ in pairs if one.trial is not None and one.ours and one.panel != AUTO}
-    said |= {
-        f"{one.points} of {all_.points} points": None for one, all_ in pairs if one.pair and one.points < all_.points
-    }
-    said |= {f"{each} steps of every search of ours": None for each in sorted(panels, key=str)}
-    if any(all_.ours and not one.ours for one, all_ in pairs if one.trial is not None):
-        said["some rows by the paper's attack alone"] = None
-    return list(said)
-
-
-def _pairs(small: tuple[Case, ...], whole: tuple[Case, ...]) -> list[tuple[Case, Case]]:
-    """Rows that are run, with what they are cut from."""
-    all_ = {case.name: case for case in whole}
-    return [(one, all_[one.name]) for one in small if not one.needs]
-
-
-def _less(what: str, of: str, small: tuple[Case, ...], whole: tuple[Case, ...]) -> list[str]:
-    """How many of something there are in place of how many, where these are fewer."""
-    pairs = set()
-    for one, all_ in _pairs(small, whole):
-        for mine, theirs in ((one.trial, all_.trial), (one.course, all_.course)):
-            left, right = (getattr(each, what, None) for each in (mine, theirs))
-            if left is not None and left != right:
-                pairs.add((left, right or _full(what, theirs)))
-    return [f"{few} of {many} {of}" for few, many in sorted(pairs, key=str)]
-
-
-def _full(what: str, of: Trial | Course | None) -> object:
-    """How many there are where nothing is said."""
-    if what == "round" and of is not None and of.protocol:
-        return rounds_of(of.protocol)
-    return "the attack's own"
-
 
 def rounds_of(protocol: str) -> int:
     from dosimeter import federated
@@ -297,13 +179,13 @@ def _shortened(one: T, by: Cut) -> T:
     protocol, round_ = one.protocol, one.round
     if by.rounds:
         round_ = _rounds(protocol, round_, by.rounds)
-    if by.batches and (_batches(protocol) or by.batches + 1) > by.batches:
+    if by.batches and (batches_of(protocol) or by.batches + 1) > by.batches:
         protocol = spec.with_setting(protocol, 0, "steps", str(by.batches))
         protocol = spec.with_setting(protocol, 0, "epochs", "none")
     return replace(one, protocol=protocol, round=round_)
 
 
-def _batches(protocol: str) -> int | None:
+def batches_of(protocol: str) -> int | None:
     """That a client trains on in a round, where these are counted."""
     from dosimeter import federated
 

@@ -14,8 +14,9 @@ from dosimeter import defenses, files
 from dosimeter.auditing import Result
 from dosimeter.federated.client import client_secrets, set_secrets
 from dosimeter.papers.densities import distances
-from dosimeter.papers.item import Case, Value
+from dosimeter.papers.item import Case
 from dosimeter.papers.measured import Measured, Point
+from dosimeter.papers.quantities import Value
 from dosimeter.sweeps import Course, Store
 from dosimeter.types import TRACED
 

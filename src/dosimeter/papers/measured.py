@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dosimeter.metrics import Rate
-from dosimeter.papers.item import QUANTITIES, Value
+from dosimeter.papers.quantities import QUANTITIES, Value
 
 Point = tuple[float, float]
 

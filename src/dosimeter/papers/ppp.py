@@ -111,7 +111,7 @@ def _traces() -> tuple[Case, ...]:
     return tuple(found)
 
 
-_LAPTOP = Cut(victims=8, steps=1000, rounds=5, batches=16, seeds=1, panel=300)
+_LAPTOP = Cut(victims=8, steps=500, rounds=5, batches=8, seeds=1, panel=100)
 _OTHERS = (
     ("ViT", Cut(victims=2, steps=200, trainings=False, panel=50)),
     ("ResNet", Cut(victims=1, steps=60, trainings=False, panel=20)),

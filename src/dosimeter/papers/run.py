@@ -12,9 +12,10 @@ from dosimeter.auditing.evidence import Evidence, tally
 from dosimeter.auditing.verdict import weigh
 from dosimeter.errors import DataError
 from dosimeter.metrics import Rate
-from dosimeter.papers.item import QUANTITIES, Case, Item, Scale, Value
+from dosimeter.papers.item import Case, Item, Scale
 from dosimeter.papers.looks import accuracy_of, behind, distances_of, kept_distances, of_lock, traced
 from dosimeter.papers.measured import Measured, in_units
+from dosimeter.papers.quantities import QUANTITIES, Value
 from dosimeter.sweeps import Course, Entry, Status, Store, Trial, run_all
 from dosimeter.sweeps.places import HERE
 from dosimeter.sweeps.run import Told

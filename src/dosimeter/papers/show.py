@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dosimeter.papers.claims import Claim, Judged
-from dosimeter.papers.item import QUANTITIES, Item, Quantity, Scale, Value
+from dosimeter.papers.item import Item, Scale
 from dosimeter.papers.measured import Measured
+from dosimeter.papers.missing import missing
+from dosimeter.papers.quantities import QUANTITIES, Quantity, Value
 from dosimeter.sweeps.table import as_table
 
 APART = "≠"
@@ -36,7 +38,7 @@ def cells(item: Item, found: Sequence[Measured], *, marked: bool = True) -> list
 
 def markdown(item: Item, found: Sequence[Measured], scale: Scale) -> str:
     """The table with what was cut and what differs."""
-    cut, marked = item.missing(scale), scale != "smoke"
+    cut, marked = missing(item, scale), scale != "smoke"
     note = f"; {APART}: apart by more than both spreads" if marked else ", ours say nothing at this scale"
     parts = [
         f"{item.about} Numbers in brackets are the paper's{note}.",
@@ -85,7 +87,7 @@ def document(item: Item, found: Sequence[Measured], scale: Scale) -> dict[str, A
         }
         for row in found
     ]
-    return {"item": item.key, "scale": scale, "cut": item.missing(scale), "rows": rows}
+    return {"item": item.key, "scale": scale, "cut": missing(item, scale), "rows": rows}
 
 
 def page(item: Item, found: Sequence[Measured], scale: Scale) -> dict[str, Any]:
