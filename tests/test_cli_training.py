@@ -168,7 +168,7 @@ def test_what_batch_norm_leaves_out_is_said(here: Path) -> None:
 
 def test_defenses_are_compared_and_kept(here: Path) -> None:
     words = ("compare", *TASK, "--protocol", "ppp:rounds=2,clients=3", "--victims", "2", "--steps", "5", "--out", "run")
-    code, _, err = call(*words, "--defense", "none", "--defense", "noise:sigma=0.1")
+    code, _, err = call(*words, "--defense", "none", "--defense", "noise:sigma=0.1", "--explain")
     assert code == 0
     assert err.count("attacks were tried") == 2
     began = {each.digest: each.began for each in [*kept("run"), *kept("run", "training")]}

@@ -145,7 +145,7 @@ def beside_attacks(asked: options.Audit, task: Task, audit: Audit, result: Resul
             resources=audit.resources, tensors="none", pictures=0,
         )  # fmt: skip
     except DosimeterError as reason:  # what was attacked is not to be lost by it
-        err.print(escape(f"No dose: {reason}"), highlight=False, soft_wrap=True)
+        say(err, f"No dose: {reason}")
         return result
     against = beside(found, result)
     document = {"command": "audit"} | found.document()

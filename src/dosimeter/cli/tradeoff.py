@@ -136,10 +136,10 @@ def _begin(asked: options.Calibrate, audit: Audit, wanted: Wanted) -> float | No
             prior=WHITE, seed=audit.seed, updates=audit.updates,
         )  # fmt: skip
     except DosimeterError as reason:
-        err.print(escape(f"No plan: {reason}"), highlight=False, soft_wrap=True)
+        say(err, f"No plan: {reason}")
         return None
     said = f"By the dose {strength.setting}={start:.3g} leaves less than {wanted.share:.1%} of an image determined."
-    err.print(f"{said} Attacks are to confirm it.", highlight=False, soft_wrap=True)
+    say(err, f"{said} Attacks are to confirm it.")
     return start
 
 
