@@ -8,7 +8,6 @@ from statistics import mean
 from typing import Any
 
 import torch
-from rich.markup import escape
 
 from dosimeter import checks, data, files, spec, store
 from dosimeter.auditing import Audit, Resources, Result, Updates, part

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from dosimeter import spec
 from dosimeter.attacks import AUTO, presets
 from dosimeter.auditing import Audit, estimate, part

@@ -108,7 +108,7 @@ def page(item: Item, found: Sequence[Measured], scale: Scale) -> dict[str, Any]:
     both = [each["quantity"] for each in beside if each["measured"] and each["published"]]
     first = item.judged if item.judged in both else next(iter(both), item.judged)
     told = {"quantity": first, "label": _label(QUANTITIES[first]), "item": item.about, "marked": scale != "smoke"}
-    return told | {"beside": beside, "cut": item.missing(scale), "differs": item.differs}
+    return told | {"beside": beside, "cut": missing(item, scale), "differs": item.differs}
 
 
 def claims_table(judged: Sequence[tuple[Claim, Judged, Judged]]) -> str:

@@ -7,16 +7,15 @@ from xml.etree import ElementTree
 from PIL import Image, ImageDraw, ImageFont
 
 from dosimeter.reports.markup import Html
-from dosimeter.reports.style import CSS
+from dosimeter.reports.style import PALETTE
 
 SCALE = 2
 """Pixels of a unit of the view box."""
 INK = "#333333"
-_COLOURS = dict(re.findall(r"--([\w-]+):\s*(#[0-9a-fA-F]{3,8})", CSS[: CSS.index("@media")]))
 _NAMES = {
-    "s0": "accent", "s1": "hot", "s2": "calm", "s3": "warm", "s4": "soft", "s5": "pale", "axis": "soft",
+    "s0": "accent", "s1": "hot", "s2": "s2", "s3": "warm", "s4": "s4", "s5": "s5", "axis": "soft",
     "grid": "rule", "thin": "accent", "bold": "accent", "threshold": "ink", "with": "pale", "hit": "hot",
-    "without": "blind",
+    "without": "blind", "blind": "blind",
 }  # fmt: skip
 """What the page's style sheet gives each class, series first."""
 
@@ -73,4 +72,4 @@ def _is_number(value: str) -> bool:
 
 def _colour(classes: str) -> str:
     """That of a series, or else that of what it is."""
-    return next((_COLOURS[name] for word, name in _NAMES.items() if word in classes.split()), INK)
+    return next((PALETTE[name][0] for word, name in _NAMES.items() if word in classes.split()), INK)
