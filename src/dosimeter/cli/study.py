@@ -33,9 +33,6 @@ def run(asked: options.Study) -> None:
     own = (DENSITIES, DOSE)  # which are no rows of audits
     if asked.name not in (*studies.BY_NAME, *own):
         raise SettingError(unknown("study", asked.name, [*studies.BY_NAME, *own]))
-    if asked.name in TABLES:
-        note = f"note    the paper's own table, with its numbers beside: dosimeter reproduce {TABLES[asked.name]}"
-        err.print(note, highlight=False, soft_wrap=True)
     folder = place(asked, f"study-{asked.name}", apart=("name", "only"), store=asked.name not in own)
     if asked.name == DOSE:
         if asked.metric or asked.threshold is not None or asked.steps == AUTO:
@@ -52,6 +49,7 @@ def run(asked: options.Study) -> None:
         if asked.steps == AUTO:
             raise SettingError(f"The study {DENSITIES!r} compares searches of one length; give --steps a number.")
         _densities(folder, asked.victims or 1000, asked.steps or 400)
+        _tell_table(asked.name)
         return
     study = studies.BY_NAME[asked.name]
     rows = tuple(
@@ -68,7 +66,15 @@ def run(asked: options.Study) -> None:
     found = [(row, outcome) for row, outcome, _ in every if outcome]
     if found:
         _show(study, found, folder, pictures=[[_name(row, o), entry.digest] for row, o, entry in every if o])
+    _tell_table(asked.name)
     tell_failed([entry for _, outcome, entry in every if outcome is None], folder)
+
+
+def _tell_table(name: str) -> None:
+    """Which table or figure of a paper has more of this."""
+    if name in TABLES:
+        note = f"note    the paper's own table, with its numbers beside: dosimeter reproduce {TABLES[name]}"
+        err.print(note, highlight=False, soft_wrap=True)
 
 
 def _show(
