@@ -1,5 +1,6 @@
 """Deep networks read by what their wide convolutions saw."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ import dosimeter as dm
 from dosimeter import clients, models
 from dosimeter.attacks.solve import below
 from dosimeter.attacks.solve.deep import Deep, DeepSolver, find_wide
+from dosimeter.attacks.solve.joined import Seen, Told, solve_joined
 from dosimeter.attacks.solve.wide import Window, solve_given, solve_wide
 from dosimeter.attacks.stages import unheard
+from dosimeter.defenses import Cvb, Precode
 from dosimeter.errors import SettingError
 from dosimeter.networks.trace import Trace
 from dosimeter.types import Outcome, Target
@@ -227,3 +230,69 @@ def test_the_analytic_attack_reads_networks_that_are_no_row_of_layers() -> None:
     images, labels = pictures(), torch.tensor([[3]])
     found = dm.presets.analytic()(target, [observe(target, images, labels, granted=False)], seed=0)
     assert (found.images - images).abs().amax() < 0.01
+
+
+def noisy(seed: int = 3) -> tuple[Target, Target]:
+    """A deep network with CVB's bottleneck before its wide layers, and the same with what a client drew."""
+    target = target_of(Cvb(beta=1e-3).on_model(residual(), SHAPE), SHAPE, torch.float32)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = {name: torch.randn(s.full_shape(1), generator=generator) for name, s in target.secrets.items()}
+    return target, replace(target, drawn=drawn)
+
+
+def test_noise_below_the_wide_layers_hides_nothing() -> None:
+    target, client = noisy()
+    images, labels = pictures(), torch.tensor([[2]])
+    seen = observe(client, images, labels, granted=False)
+    found = dm.presets.eliminate()(target, [seen], seed=0)
+    assert psnr(found.images, images) > 22
+    assert found.outcomes == (Outcome.NOT_DETERMINED,)  # a search found it, no certificate
+    blind = dm.presets.deep(steps=60).blind()(target, [seen], seed=0)
+    assert psnr(blind.images, images) < 15
+
+
+def test_an_input_that_gradients_leave_partly_open_is_solved_with_what_layers_gave() -> None:
+    torch.manual_seed(0)
+    narrow = Window((4, 8, 8), (3, 3), (2, 2), (1, 1), (1, 1))
+    picture = torch.rand(1, *narrow.shape, dtype=torch.float64)
+    first, second = nn.Conv2d(4, 6, 3, 2, 1).double(), nn.Conv2d(4, 24, 1, bias=False).double()
+
+    class Two(nn.Module):
+        """Two layers that see the same picture."""
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            h = F.relu(x)
+            return F.relu(first(h)), F.relu(second(h))
+
+    model = nn.Sequential(nn.Identity(), Joined(Two()))
+    trace = Trace(model, picture)
+    relus = [call for call in trace.calls if call.name == "relu"]
+    seen = [Seen(call.inputs[0], call.outputs[0], call.outputs[0], call.outputs[0] > 0) for call in relus[1:]]
+    slopes = torch.randn(6, narrow.places, dtype=torch.float64)
+    told = Told(slopes @ narrow.cut(picture)[0], slopes, narrow)
+    assert solve_given(*told) is None  # 54 equations for 64 pixels of a channel
+    found = solve_joined(trace, relus[0].outputs[0], [told], seen, unheard)
+    assert found is not None
+    assert relative(found, picture[0]) < 1e-6
+    assert solve_joined(trace, relus[0].outputs[0], [told], [], unheard) is None
+
+
+class Joined(nn.Module):
+    """The outputs of a module as one."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([part.flatten(1) for part in self.inner(x)], 1)
+
+
+def test_noise_elsewhere_is_refused() -> None:
+    target = target_of(Precode(k=16).on_model(residual(), SHAPE), SHAPE)
+    with pytest.raises(SettingError, match="wide convolutions behind"):
+        dm.presets.deep().check(target, 1)
+
+
+def psnr(found: Tensor, true: Tensor) -> float:
+    return float(-10 * (found - true).square().mean().log10())

@@ -196,7 +196,7 @@ def test_what_cannot_be_solved_is_refused_before_any_work() -> None:
         attack.check(guarded(0, CVB | Precode(k=4)), 1)
     with pytest.raises(SettingError, match="solves one gradient"):
         attack.check(replace(guarded(0, CVB), step=clients.LocalTraining(steps=2, lr=0.1)), 1)
-    pooled = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3), nn.Flatten())
+    pooled = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 2), nn.Flatten())
     with pytest.raises(SettingError, match="max_pool2d"):
         attack.check(target_of(CVB.on_model(nn.Sequential(*pooled, nn.Linear(8, 5)), SHAPE), SHAPE), 1)
     inner = Precode(k=4).on_model(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)), (1, 1, 64))

@@ -110,7 +110,8 @@ class Eliminate(Attack):
     image, (b - mean) / deviation, and the layers below are solved too. No paper has this attack; on what it stands is
     said in `eliminate` and `latent`. `match`, what becomes of a victim and `determined` are as in `Analytic`, with
     "latent" among the layers. A convolutional encoder is solved by iteration: `determined` counts the equations that
-    hold there once its slopes are known, which another input further off might satisfy too.
+    hold there once its slopes are known, which another input further off might satisfy too. Networks that are no row
+    of layers are read by their wide convolutions, where these stand behind the noise (`deep`).
     """
 
     name: str = "eliminate"
@@ -129,8 +130,22 @@ class Eliminate(Attack):
                 f"The attack 'eliminate' solves one gradient, but the client sends {target.step!r}; "
                 f"leave the step out or {SEARCH}."
             )
-        read_noisy(in_double(target))
+        exact = in_double(target)
+        if not self.reads_wide(exact):
+            read_noisy(exact)
         super().check(target, batch)
 
     def prepare(self, target: Target, seen: Observation, labels: Tensor, *, seed: int) -> Solve:
+        if not seen.statistics and self.reads_wide(in_double(target)):
+            return DeepSolver(Deep(labels=self.labels), target, seen, labels, seed).solve
         return LatentSolver(target, seen, labels, seed=seed).solve
+
+    def reads_wide(self, exact: Target) -> bool:
+        """Whether the layers stand in no row, and wide convolutions behind the noise tell of it (`deep`)."""
+        try:
+            read_noisy(exact)
+        except SettingError:
+            with suppress(SettingError):
+                Deep(labels=self.labels).check(exact, 1)
+                return bool(exact.secrets)
+        return False
