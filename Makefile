@@ -47,6 +47,7 @@ $(VENV)/.core: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing dosimeter into $(VENV) (a few minutes the first time) ..."
 	$(PIP) install --editable .
+	$(BIN)/python -m dosimeter.engine.native
 	@touch $@
 
 $(VENV)/.dist: $(VENV)/.core

@@ -171,7 +171,7 @@ def multiplied(workers: int, seconds: float) -> Iterator[Burst]:
 
 def flops(tile: Tile) -> float:
     """Floating-point operations in the matrix products and convolutions of the engine's step, for one image."""
-    with on_threads(1), FlopCounterMode(display=False) as counter:
+    with on_threads(1), FlopCounterMode(display=False, custom_mapping=engine.native.flops()) as counter:
         tile.slope()
     return float(counter.get_total_flops()) / tile.work
 

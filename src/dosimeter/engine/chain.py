@@ -8,6 +8,7 @@ added again, as in residual networks. See `ops` for the passes.
 import torch
 from torch import Tensor
 
+from dosimeter.engine.direct import Direct
 from dosimeter.engine.hand import ByHand
 from dosimeter.engine.joints import Add
 from dosimeter.engine.matrix import Matrix
@@ -32,7 +33,7 @@ class Chain(ByHand):
         self._learned: list[Learned] = []
         self._moving: set[int] = set()  # places that depend on parameters
         for node in self._nodes:
-            if isinstance(node.op, Matrix | Winograd | BatchNorm):
+            if isinstance(node.op, Matrix | Direct | Winograd | BatchNorm):
                 self._learned.append(node.op)
                 self._moving.add(node.output)
             elif self._moving.intersection(node.inputs):
@@ -42,7 +43,9 @@ class Chain(ByHand):
             raise NotStraight("some parameters are used outside known layers, or twice")
         self._order = torch.tensor([names.index(name) for name in observed], device=target.mean.device)
         self._reverse = torch.argsort(self._order)
-        self.forms = {op.names[0]: op.form if isinstance(op, Matrix | Winograd) else "vector" for op in self._learned}
+        self.forms = {
+            op.names[0]: op.form if isinstance(op, Matrix | Direct | Winograd) else "vector" for op in self._learned
+        }
 
     def _take(self, owner: Tensor) -> None:
         for layer in self._learned:

@@ -55,10 +55,10 @@ class ByHand:
             self._owner, self._rows = (owner, owner._version), rows
             self.memory.begin(rows)
             self._there = self._back_again = None
-        laid = self._laid(images.flatten(0, 1))
-        self._images = self.memory("images", tuple(laid.shape), images)
+        kept = self.memory("images", tuple(images.flatten(0, 1).shape), images)
+        self._images = self._laid(kept)
         self._labels = self.memory("labels", (rows,), labels)
-        self._images.copy_(laid)
+        kept.copy_(images.flatten(0, 1))
         self._labels.copy_(labels.flatten())
         self._there, (cross, squared) = self._repeat(self._there, self._forth)
         return cross.clone(), squared.clone()

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from dosimeter.engine.contract import cheaper_dense
+from dosimeter.engine.direct import Direct
 from dosimeter.engine.joints import Add, MaxPool, Mean
 from dosimeter.engine.layers import two
 from dosimeter.engine.matrix import Matrix, Standing
 from dosimeter.engine.ops import BatchNorm, Flatten, Memory, Op, ReLU, Scale, Sigmoid
 from dosimeter.engine.patches import Window
+from dosimeter.engine.rows import Rank, RowNorm, known
 from dosimeter.engine.tape import READS
 from dosimeter.engine.thin import Thin
 from dosimeter.engine.winograd import Winograd
@@ -128,7 +130,7 @@ class Reader:
         if name == "conv2d":
             return self._conv(*arguments(args, kwargs, **CONV), shape=shape)
         if name == "batch_norm":
-            return self._batch_norm(*arguments(args, kwargs, **BATCH_NORM))
+            return self._batch_norm(*arguments(args, kwargs, **BATCH_NORM), rows=len(shape) == 1)
         if len(shape) == 3 and name in _POOLS:
             return self._pool(name, args, kwargs, shape)
         raise NotStraight(f"{name} is not run by hand")
@@ -186,6 +188,12 @@ class Reader:
         window = Window((weight.shape[2], weight.shape[3]), *(two(v) for v in (stride, padding, dilation)))
         output = window.output(shape[0], shape[1])
         fast = Winograd.fits(weight, window, output, self._batch)
+        if not fast and self._native(weight) and Direct.fits(weight, window, self._batch):
+            positions = output[0] * output[1]
+            if positions > 1 and cheaper_dense(positions, weight[0].numel(), len(weight)):
+                names, own = self._all_names(weight, bias), None if bias is None else bias.detach()
+                observed = [self._observed[name] for name in names]
+                return Direct(weight.detach(), own, window, shape, names, observed, memory=self._memory)
         if not fast and output[0] * output[1] * weight[0].numel() > WINDOWS_UP_TO:
             raise NotStraight("a convolution is large enough for native kernels")
         return self._matrix(weight, bias, window, output, fast=fast)
@@ -221,6 +229,8 @@ class Reader:
             kind = Standing
         elif positions > 1 and not dense:
             kind = Thin
+        elif positions == 1 and not dense and self._native(matrix):
+            kind = Rank
         return kind(
             matrix.contiguous(),
             bias,
@@ -234,14 +244,27 @@ class Reader:
         )
 
     def _batch_norm(
-        self, mean: Any, variance: Any, weight: Any, bias: Any, training: bool, _momentum: float, eps: float
+        self,
+        mean: Any,
+        variance: Any,
+        weight: Any,
+        bias: Any,
+        training: bool,
+        _momentum: float,
+        eps: float,
+        *,
+        rows: bool,
     ) -> Op:
         if mean is None or training or weight is None or bias is None:
             raise NotStraight("batch norm uses the statistics of the batch, or has no parameters")
         names = self._all_names(weight, bias)
         observed = [self._observed[name] for name in names]
         inverse = (variance + eps).rsqrt()
-        return BatchNorm(inverse, -mean * inverse, weight.detach(), bias.detach(), names, observed, self._batch)
+        kind = RowNorm if rows and self._batch == 1 and self._native(weight) else BatchNorm
+        return kind(inverse, -mean * inverse, weight.detach(), bias.detach(), names, observed, self._batch)
+
+    def _native(self, like: Tensor) -> bool:
+        return not self._target.compiled and known(like)
 
     def _all_names(self, *parameters: Tensor | None) -> tuple[str, ...]:
         names = [self._names.get(id(p)) for p in parameters if p is not None]
