@@ -271,6 +271,18 @@ def test_what_does_not_fit_is_estimated_with_its_error() -> None:
         small("none", resources=Resources(budget=1000), updates=Updates(rounds=2))
 
 
+def test_the_study_sets_attacks_beside_the_dose_and_goes_on(tmp_path: Path) -> None:
+    words = ["study", "dose", "--only", own(tmp_path), "--data", "mnist-5k", "--victims", "2", "--steps", "2"]
+    ran = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")])
+    assert ran.exit_code == 0, ran.output
+    assert "left out" in ran.output  # bottlenecks, which have no place here
+    kept = (tmp_path / "run" / "dose.csv").read_text()
+    assert len(kept.splitlines()) == 1 + 2 * 6
+    assert (tmp_path / "run" / "dose-noise.svg").is_file()
+    again = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")])
+    assert again.output.split("|")[1:20] == ran.output.split("|")[1:20]
+
+
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     for words in (["--prior", "grey"], ["--plan", "share=2"], ["--tensors", "some"], ["--defense", "ats"]):
         ran = CliRunner().invoke(app, ["dose", "--model", own(tmp_path), "--out", str(tmp_path / "run"), *words])

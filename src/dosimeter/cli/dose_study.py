@@ -3,15 +3,17 @@
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import correlation, mean, stdev
 
-import dosimeter.data as data
-from dosimeter import files
+from rich.markup import escape
+
+from dosimeter import data, files
 from dosimeter.cli.console import err, out
 from dosimeter.cli.dose import public
 from dosimeter.doses.compare import QUIET, Compared, compared
+from dosimeter.errors import DosimeterError
 from dosimeter.reports import charts
 from dosimeter.task import load_task
 
@@ -21,7 +23,7 @@ DEFENSES = {
     "precode:k=32": (0.0, 1e-2),
     "cvb": (0.0, 1e-2),
 }
-"""{defense: strengths of noise that are added to it}. CVB has no place in a perceptron."""
+"""{defense: strengths of noise that are added to it}"""
 ATTACKS = ("analytic", "eliminate", "bayes:density=gaussian,scale=SIGMA,steps=STEPS")
 QUESTION = "How near do attacks come to what the dose says, image by image?"
 _NUMBERS = {"dimensions": int, "white": int} | dict.fromkeys(("sigma", "bits", "psnr", "here"), float)
@@ -35,8 +37,6 @@ def run(folder: Path, *, models: Sequence[str], name: str, victims: int, steps: 
         chosen = data.pick(task.dataset, victims, split="test", seed=0)
         prior = public(task.dataset, chosen, "test", 0)
         for defense, sigmas in DEFENSES.items():
-            if model.startswith("mlp") and defense == "cvb":
-                continue
             there = {(row.sigma, row.image) for row in kept if (row.model, row.defense) == (model, defense)}
             if all((sigma, image) in there for sigma in sigmas for image in chosen.ids):
                 continue
@@ -51,12 +51,22 @@ def run(folder: Path, *, models: Sequence[str], name: str, victims: int, steps: 
                 prior=prior,
                 steps=steps,
             )
-            for number, row in enumerate(found):
-                kept.append(row)
-                if number % len(sigmas) == len(sigmas) - 1:
-                    err.print(f"{model}, {defense}: {(number + 1) // len(sigmas)} of {victims} images", highlight=False)
+            try:
+                kept += _told(found, f"{model}, {defense}", len(sigmas), victims)
+            except DosimeterError as reason:  # such as a bottleneck that has no place in a perceptron
+                err.print(escape(f"{model}, {defense}: left out. {reason}"), highlight=False)
             _write(folder / "dose.csv", kept)
     _show(folder, kept)
+
+
+def _told(found: Iterator[Compared], what: str, levels: int, images: int) -> list[Compared]:
+    """All rows, with a word on every image."""
+    rows = []
+    for row in found:
+        rows.append(row)
+        if len(rows) % levels == 0:
+            err.print(f"{what}: {len(rows) // levels} of {images} images", highlight=False)
+    return rows
 
 
 def _show(folder: Path, rows: Sequence[Compared]) -> None:

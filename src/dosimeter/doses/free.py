@@ -143,17 +143,17 @@ class Whitened(NamedTuple):
     gather: Callable[[Tensor], Tensor]
     image: Tensor  # (N,) 1 on the image
 
-    def whole(self, rows: Tensor) -> Tensor:
+    def both(self, rows: Tensor) -> Tensor:
         """A."""
         return self.gather(self.product(self.factor(rows)))
 
     def inertia(self, rows: Tensor) -> Tensor:
         """A + diag(-I_x, I_u)."""
-        return self.whole(rows) + (1 - 2 * self.image) * rows
+        return self.both(rows) + (1 - 2 * self.image) * rows
 
     def rest(self, rows: Tensor) -> Tensor:
         """A_uu, and 0 on the image."""
-        return (1 - self.image) * self.whole((1 - self.image) * rows)
+        return (1 - self.image) * self.both((1 - self.image) * rows)
 
 
 def whitened(network: Network, product: Callable[[Tensor], Tensor], prior: Known, place: int, own: Known) -> Whitened:
@@ -190,7 +190,7 @@ def estimated(
     def inverse(x: Tensor) -> Tensor:
         return 1 / (1 + x.clamp_min(0))
 
-    whole = lanczos(at.whole, rows, steps)
+    whole = lanczos(at.both, rows, steps)
     told = whole.trace(bits)
     even = prior.factor.ndim == 1
     if not others:
@@ -203,7 +203,7 @@ def estimated(
         error = whole.trace(lambda x: std**2 * inverse(x))
         plain = whole.trace(lambda x: above(x * (STD / std) ** 2 - 1))
     else:
-        error = lanczos(at.whole, at.gather(at.image * rows), steps).trace(inverse)
+        error = lanczos(at.both, at.gather(at.image * rows), steps).trace(inverse)
         white = whitened(network, product, prior, place, White().known(size))
         plain = _less(lanczos(white.inertia, rows, steps).trace(above), Estimate(others, 0.0))
     return Estimated(determined, told, Estimate(error.value / size, error.error / size), plain)
