@@ -56,6 +56,7 @@ class Explorer:
             title="dosimeter",
             update_title="",
             on_error=_say,
+            suppress_callback_exceptions=True,  # for the plot, which is not there at once
             meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
         )
         self.app.index_string = self.app.index_string.replace("<html>", '<html lang="en">')
@@ -102,7 +103,7 @@ class Explorer:
             [Input({"pick": ALL}, "value"), Input("clear", "n_clicks")], State("picked", "data"), **once,
         )(self.pick)  # fmt: skip
         app.callback(
-            [Output("plot", "figure"), Output("plotted", "children")],
+            [Output("drawn", "children"), Output("plotted", "children")],
             [Input("asked", "data"), Input("across", "value"), Input("up", "value"), Input("picked", "data"), version],
         )(self.plot)  # fmt: skip
         app.callback(Output("compared", "children"), Input("picked", "data"), **once)(self.compare)
@@ -189,7 +190,7 @@ class Explorer:
         told = f"{many:,} of {len(rows):,} trials have both numbers. Click a point to see its pictures."
         if not many and across == "accuracy":
             told = "No model of these was trained with its defense, so none has an accuracy; choose another number."
-        return figure, told + (f" The {POINTS:,} newest are drawn." if len(rows) >= POINTS else "")
+        return page.graph(figure), told + (f" The {POINTS:,} newest are drawn." if len(rows) >= POINTS else "")
 
     def compare(self, picked: list[str]) -> Any:
         faces = {}

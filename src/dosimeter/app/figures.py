@@ -9,7 +9,7 @@ from dosimeter.app.trials import number
 READ_FROM = 0.5
 """SSIM from which an image usually counts as read."""
 
-INK, SOFT, RULE = "#1c232d", "#5b6573", "#e2dfd7"
+INK, SOFT, RULE, RING = "#1c232d", "#5b6573", "#e2dfd7", "#7b8794"
 """Of figures that are saved; on the page the style sheet has its own, by theme."""
 
 VERDICTS = {
@@ -69,7 +69,7 @@ def scatter(rows: Sequence[Mapping[str, Any]], x: str, y: str, picked: Sequence[
     points = [each for each in points if each[0] is not None and each[1] is not None]
     traces = [_trace(name, [each for each in points if _verdict(each[2]) == name]) for name in VERDICTS]
     ringed = [each for each in points if each[2]["digest"] in picked]
-    ring = {"size": 17, "color": "rgba(0,0,0,0)", "line": {"color": INK, "width": 2.5}}
+    ring = {"size": 17, "color": "rgba(0,0,0,0)", "line": {"color": RING, "width": 2.5}}
     traces.append(_trace("compared", ringed) | {"marker": ring})
     shown = [trace for trace in traces if trace["x"]]
     return {"data": shown, "layout": _layout(across, up, y)}

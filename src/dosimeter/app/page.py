@@ -105,11 +105,17 @@ def _plot(across: str) -> Any:
         [
             html.H2("Accuracy against privacy"),
             html.Div([*axes, _button("Figure as SVG", "svg")], className="filters"),
-            dcc.Graph(id="plot", config={"displayModeBar": False, "responsive": True}, style={"height": "24rem"}),
+            html.Div(id="drawn", style={"minHeight": "24rem"}),
             html.P(id="plotted", className="note"),
         ],
         className="card",
     )
+
+
+def graph(figure: Mapping[str, Any]) -> Any:
+    """The plot, which comes once the table is there: Plotly is large."""
+    config = {"displayModeBar": False, "responsive": True}
+    return dcc.Graph(id="plot", figure=figure, config=config, style={"height": "24rem"})
 
 
 def _compare() -> Any:
