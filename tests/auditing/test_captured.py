@@ -412,7 +412,7 @@ def test_a_run_without_the_truth_survives_its_folder_and_has_no_scores_on_its_pa
         "victim-000-1-reconstruction.png",
     ]
     text = (tmp_path / "run" / "report.html").read_text()
-    for words in ("Scores beside the truth", "PSNR", "Most exposed", "original", "private images of the victims"):
+    for words in ("Scores beside the truth", "PSNR", "most exposed", "original", "private images of the victims"):
         assert words not in text
     for words in ("What is certain", "Beside updates of other images", standing.UNSEEN):
         assert words in text
