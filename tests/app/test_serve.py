@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -18,10 +19,11 @@ import pytest
 from typer.testing import CliRunner
 
 import many
-from dosimeter.app import guard
+from dosimeter.app import guard, serve
 from dosimeter.app.jobs import DONE, FAILED, MOST, STOPPED, Jobs
 from dosimeter.cli import app, explorer
 from dosimeter.errors import SettingError
+from dosimeter.reports.style import PALETTE
 
 SECRET = b"\x89PNG what lies outside of the store"
 TOKEN = "a token that nobody guesses"
@@ -273,3 +275,12 @@ def test_an_audit_whose_explorer_is_gone_gives_its_trial_back(tmp_path: Path) ->
     child.stdin.close()
     assert child.wait(30) in (130, 128 + signal.SIGTERM)
     assert statuses() == []
+
+
+def test_the_explorer_has_the_colours_of_pages() -> None:
+    sheet = (Path(serve.__file__).parent / "assets" / "app.css").read_text()
+    light, dark = (
+        dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", part)) for part in sheet.split("prefers-color-scheme", 1)
+    )
+    for name in ("paper", "card", "well", "ink", "soft", "rule", "accent", "pale", "hot", "warm"):
+        assert (light[name], dark[name]) == PALETTE[name], name

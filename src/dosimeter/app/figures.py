@@ -5,18 +5,19 @@ from html import escape
 from typing import Any, NamedTuple
 
 from dosimeter.app.trials import number
+from dosimeter.reports.style import PALETTE
 
 READ_FROM = 0.5
 """SSIM from which an image usually counts as read."""
 
-INK, SOFT, RULE, RING = "#1c232d", "#5b6573", "#e2dfd7", "#7b8794"
+INK, SOFT, RULE, RING = (PALETTE[name][0] for name in ("ink", "soft", "rule", "soft"))
 """Of figures that are saved; on the page the style sheet has its own, by theme."""
 
 VERDICTS = {
-    "leaks": ("#b8452b", "circle"),
-    "inconclusive": ("#a8690b", "diamond"),
-    "not shown": ("#2b7a84", "square"),
-    "no verdict": ("#8a94a1", "x"),
+    "leaks": (PALETTE["hot"][0], "circle"),
+    "inconclusive": (PALETTE["warm"][0], "diamond"),
+    "not shown": (PALETTE["accent"][0], "square"),
+    "no verdict": (PALETTE["blind"][0], "x"),
 }
 """Colour and shape, so that neither alone has to be told apart."""
 
