@@ -84,7 +84,7 @@ REFUSED = {
     ("features", "fedkl:share=lock|no-bias"): "with a bias",
     **{(name, "dp-sgd"): "solves one gradient" for name in ("analytic", "features", "eliminate")},
     **{("eliminate", name): "enters otherwise" for name in ("dropout", *LOCKED)},
-    **{("deep", name): "draws numbers inside" if name in INSIDE else "No convolution" for name in DEFENSES},
+    **{("deep", name): "No convolution" for name in DEFENSES},
     ("deep", "dp-sgd"): "solves one gradient",
 }
 """(attack, defense): what the refusal says."""
