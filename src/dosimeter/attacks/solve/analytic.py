@@ -1,5 +1,6 @@
 """The attack that solves for the image: by the first layer where that is enough, else layer by layer."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -93,13 +94,7 @@ class Analytic(Attack):
 
     def reads_wide(self, exact: Target) -> bool:
         """Whether a network is no row of layers and has wide convolutions to read it by."""
-        try:
-            read_straight(exact)
-        except SettingError:
-            with suppress(SettingError):
-                Deep(labels=self.labels).check(exact, 1)
-                return True
-        return False
+        return _only_wide(read_straight, exact, self.labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +137,15 @@ class Eliminate(Attack):
 
     def reads_wide(self, exact: Target) -> bool:
         """Whether the layers stand in no row, and wide convolutions behind the noise tell of it (`deep`)."""
-        try:
-            read_noisy(exact)
-        except SettingError:
-            with suppress(SettingError):
-                Deep(labels=self.labels).check(exact, 1)
-                return bool(exact.secrets)
-        return False
+        return bool(exact.secrets) and _only_wide(read_noisy, exact, self.labels)
+
+
+def _only_wide(read: Callable[[Target], object], exact: Target, labels: labels_.Labels) -> bool:
+    """Whether a model cannot be read otherwise, but by its wide convolutions."""
+    try:
+        read(exact)
+    except SettingError:
+        with suppress(SettingError):
+            Deep(labels=labels).check(exact, 1)
+            return True
+    return False
