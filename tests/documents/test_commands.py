@@ -128,8 +128,8 @@ def test_what_takes_long_is_one_that_is_taken(text: str, here: Path, monkeypatch
     asked = taken(line).params
     name = line.words[1]
     if name == "study":
-        assert asked["name"] in (*studies.BY_NAME, "densities")
-    if name == "reproduce" and asked["name"] not in (None, "all"):
+        assert asked["name"] in (*studies.BY_NAME, "densities", "dose")
+    if name == "reproduce" and asked["name"] not in (None, "all", "map"):
         assert asked["name"] in papers.ITEMS
     for kind, given in asked.items():
         for words in [given] if isinstance(given, str) else given or () if isinstance(given, list | tuple) else ():
