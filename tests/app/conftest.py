@@ -1,6 +1,5 @@
 """A store to look at, the server over it, and Debian's Chromium."""
 
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -57,19 +56,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     many.make(folder, 10_000, 10)
     many.draw(folder, 9_999, 10)
     return folder
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Debian's Chromium, or whichever is on the path."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no Chromium here; install it to try the app in a browser")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
 
 
 class Watched:

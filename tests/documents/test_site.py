@@ -3,10 +3,8 @@
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -103,18 +101,6 @@ def test_all_pages_and_all_commands_are_in_the_navigation(site: Path) -> None:
     commands = (site / "reference" / "commands.html").read_text()
     for name in ("audit", "dose", "captured", "reproduce", "bench engine", "store merge"):
         assert f"dosimeter {name}<" in commands
-
-
-@pytest.fixture(scope="module", name="browser")
-def _browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium here")
-    with api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def test_a_browser_asks_nobody_else_and_searches_from_the_disk(site: Path, browser: Any) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from dosimeter.auditing import Resources, Updates
 from dosimeter.cli import app
-from dosimeter.doses import Aggregation, White, dose, plan_of
+from dosimeter.doses import Aggregation, Show, White, dose, plan_of
 from dosimeter.errors import SettingError
 from dosimeter.types import Victims
 
@@ -78,7 +78,7 @@ def test_other_clients_images_are_unknowns_of_one_jacobian(batch: int, many: int
     net, sigma = model() if kind == "plain" else normed(), 0.01
     images, labels = public(8)
     victims = own(batch)
-    how: dict[str, Any] = {"defense": f"noise:sigma={sigma}", "prior": White(std=STD), "tensors": "none", "pictures": 0}
+    how: dict[str, Any] = {"defense": f"noise:sigma={sigma}", "prior": White(std=STD), "show": Show("none", 0)}
     if kind == "batch norm":
         how["updates"] = Updates(batch_norm="batch")
     found = dose(net, victims, aggregation=Aggregation(clients=many, images=images, labels=labels), **how).images
@@ -104,7 +104,7 @@ def test_other_clients_updates_are_noise_of_the_covariance_of_public_ones(defens
     images, labels = public(updates)
     victims = own()
     told = Aggregation(clients=many, images=images, labels=labels, others="noise")
-    found = dose(net, victims, defense=defense, aggregation=told, prior=White(std=STD), pictures=0).images[0]
+    found = dose(net, victims, defense=defense, aggregation=told, prior=White(std=STD), show=Show(pictures=0)).images[0]
     net = net.double()
     clip, kept = (0.05 if "dp" in defense else None), "prune" in defense
 
@@ -143,7 +143,7 @@ def test_more_clients_tell_less_by_either_picture() -> None:
         bits = []
         for many in (1, 2, 4, 8):
             told = Aggregation(clients=many, images=images, labels=labels, others=others)  # type: ignore[arg-type]
-            found = dose(model(), victims, defense="noise:sigma=0.003", aggregation=told, tensors="none", pictures=0)
+            found = dose(model(), victims, defense="noise:sigma=0.003", aggregation=told, show=Show("none", 0))
             bits.append(found.images[0].bits or 0.0)
             assert (many > 1) == any("mean of" in note for note in found.notes)
         assert bits == sorted(bits, reverse=True)
@@ -159,7 +159,7 @@ def test_draws_inside_the_model_and_local_steps_are_aggregated_too() -> None:
             {"step": "local:steps=2,lr=0.5", "defense": "noise:sigma=0.003"},
         ):
             told = Aggregation(clients=3, images=images, labels=labels, others=others)  # type: ignore[arg-type]
-            how: dict[str, Any] = {"tensors": "none", "pictures": 0, **more}
+            how: dict[str, Any] = {"show": Show("none", 0), **more}
             net = nn.Sequential(*model(), nn.Tanh(), nn.Linear(5, 5))
             one, several = dose(net, victims, **how).images[0], dose(net, victims, aggregation=told, **how).images[0]
             assert 0 < (several.bits or 0) < (one.bits or 0)
@@ -184,7 +184,7 @@ def test_dp_sgd_over_clients_is_one_large_batch_of_clipped_gradients() -> None:
     images, labels = public(2)
     victims = own()
     told = Aggregation(clients=3, images=images, labels=labels)
-    how: dict[str, Any] = {"tensors": "none", "pictures": 0}
+    how: dict[str, Any] = {"show": Show("none", 0)}
     found = dose(model(), victims, defense="dp-sgd:clip=0.05,sigma=0.2", aggregation=told, **how)
     three = victims_of(torch.cat([victims.images[0], images])[None])
     three = three._replace(labels=torch.cat([victims.labels[0], labels])[None])
@@ -206,7 +206,7 @@ def test_a_plan_is_the_smallest_number_of_clients_that_is_enough(others: Any) ->
     assert many > 2
     assert f"the mean of {many} clients" in found["sentence"]
     shares = [
-        dose(model(), victims, aggregation=replace(told, clients=n), tensors="none", **how).worst.share
+        dose(model(), victims, aggregation=replace(told, clients=n), show=Show("none"), **how).worst.share
         for n in (many - 1, many)
     ]
     assert shares[1] < share <= shares[0]
@@ -230,7 +230,7 @@ def test_a_plan_of_noise_among_clients_is_that_of_the_dose(others: Any) -> None:
     told = Aggregation(clients=3, images=images, labels=labels, others=others)
     found = plan_of(model(), victims, share=share, aggregation=told, prior=White(std=STD)).plan
     assert found is not None
-    how: dict[str, Any] = {"aggregation": told, "tensors": "none", "prior": White(std=STD)}
+    how: dict[str, Any] = {"aggregation": told, "show": Show("none"), "prior": White(std=STD)}
     sigmas = (found["sigma"], found["sigma"] / 1.05)
     shares = [dose(model(), victims, defense=f"noise:sigma={sigma}", **how).worst.share for sigma in sigmas]
     assert shares[0] < share <= shares[1]

@@ -14,7 +14,7 @@ import dosimeter as dm
 from dosimeter.auditing import Resources, Updates
 from dosimeter.channel import Channel, Clip, Noise, Rounding
 from dosimeter.cli import app
-from dosimeter.doses import Doses, Images, White, algebra, bounds, channels, dose, over_noise, plan_of
+from dosimeter.doses import Doses, Images, Show, White, algebra, bounds, channels, dose, over_noise, plan_of
 from dosimeter.errors import SettingError
 from dosimeter.task import load_task
 from dosimeter.types import Victims
@@ -60,13 +60,13 @@ def slope(output: Tensor, _labels: Tensor) -> Tensor:
 def small(defense: str, *, images: int = 1, **more: object) -> Doses:
     torch.manual_seed(1)
     victims = victims_of(torch.rand(images, 1, 16, 16))
-    return dose(network(), victims, defense=defense, tensors="none", pictures=0, **more)  # type: ignore[arg-type]
+    return dose(network(), victims, defense=defense, show=Show("none", 0), **more)  # type: ignore[arg-type]
 
 
 def test_a_linear_channel_has_its_closed_form() -> None:
     """g = c x^T + e: every pixel is measured with a precision of |c|^2 / sigma^2, whatever the image."""
     image = torch.rand(1, *SHAPE)
-    found = dose(linear(), victims_of(image), defense="noise:sigma=0.5", loss=slope, tensors="none")
+    found = dose(linear(), victims_of(image), defense="noise:sigma=0.5", loss=slope, show=Show("none"))
     precision, prior = 9 / 0.5**2, 1 / 0.25**2
     each = found.images[0]
     assert each.determined == each.white == 16
@@ -75,7 +75,7 @@ def test_a_linear_channel_has_its_closed_form() -> None:
     assert each.unbiased == pytest.approx(10 * math.log10(precision))
     off = float((image.double() - 0.5).square().mean()) * prior**2 + precision
     assert each.here == pytest.approx(-10 * math.log10(off / (prior + precision) ** 2))
-    hidden = dose(linear(), victims_of(torch.rand(1, *SHAPE)), defense="noise:sigma=0.8", loss=slope, tensors="none")
+    hidden = dose(linear(), victims_of(torch.rand(1, *SHAPE)), defense="noise:sigma=0.8", loss=slope, show=Show("none"))
     assert hidden.images[0].determined == 0
     assert hidden.images[0].unbiased is None
 
@@ -145,17 +145,17 @@ def test_images_of_a_batch_are_told_apart_with_cross_terms() -> None:
     """The images of a batch tell on each other: each is worse known than if the other were known."""
     torch.manual_seed(1)
     both = torch.rand(1, 2, 1, 16, 16)
-    found = dose(network(), victims_of(both), defense="noise:sigma=1e-3", tensors="none", pictures=0)
+    found = dose(network(), victims_of(both), defense="noise:sigma=1e-3", show=Show("none", 0))
     assert [each.place for each in found.images] == [0, 1]
     # Of the mean over two images each counts half, so alone it is seen through twice the noise.
-    alone = dose(network(), victims_of(both[:, :1]), defense="noise:sigma=2e-3", tensors="none", pictures=0)
+    alone = dose(network(), victims_of(both[:, :1]), defense="noise:sigma=2e-3", show=Show("none", 0))
     assert found.images[0].determined < alone.images[0].determined
     assert (found.images[0].bits or 0) < (alone.images[0].bits or 0)
 
 
 def test_a_tensor_alone_tells_no_more_than_all_and_all_but_one_no_more_either() -> None:
     torch.manual_seed(1)
-    found = dose(network(), victims_of(torch.rand(1, 1, 16, 16)), defense="noise:sigma=1e-3", tensors="worst")
+    found = dose(network(), victims_of(torch.rand(1, 1, 16, 16)), defense="noise:sigma=1e-3", show=Show("worst"))
     told = found.worst.tensors
     assert set(told) == {name for name, _ in network().named_parameters()}
     assert all(0 <= each.alone <= found.worst.determined for each in told.values())
@@ -199,8 +199,8 @@ def test_a_plan_is_the_smallest_noise_that_is_enough() -> None:
     found = plan_of(network(), victims, share=0.1, defense="noise:sigma=1e-3", prior=White())
     assert found.plan is not None
     sigma = found.plan["sigma"]
-    enough = dose(network(), victims, defense=f"noise:sigma={sigma}", tensors="none")
-    less = dose(network(), victims, defense=f"noise:sigma={sigma / 1.05}", tensors="none")
+    enough = dose(network(), victims, defense=f"noise:sigma={sigma}", show=Show("none"))
+    less = dose(network(), victims, defense=f"noise:sigma={sigma / 1.05}", show=Show("none"))
     assert enough.worst.share < 0.1 <= less.worst.share
 
 
@@ -211,7 +211,7 @@ def test_no_attack_beats_the_dose_with_a_prior_as_strong() -> None:
     images = (0.5 + 0.15 * torch.randn(6, *SHAPE)).clamp(0, 1)
     victims = victims_of(images)
     for sigma in (1e-4, 1e-2):
-        predicted = dose(model, victims, defense=f"noise:sigma={sigma}", prior=White(std=0.15), tensors="none")
+        predicted = dose(model, victims, defense=f"noise:sigma={sigma}", prior=White(std=0.15), show=Show("none"))
         reached = dm.audit(
             model, victims, attack="bayes:density=gaussian,steps=300", defense=f"noise:sigma={sigma}", seed=0
         )
@@ -226,7 +226,7 @@ def test_bottlenecks_hide_nothing_alone_and_more_with_noise_than_noise_does() ->
     model = load_task("cnn", "mnist-5k", seed=0).model
 
     def determined(defense: str) -> int:
-        return dose(model, victims, defense=defense, tensors="none", pictures=0).images[0].determined
+        return dose(model, victims, defense=defense, show=Show("none", 0)).images[0].determined
 
     assert determined("precode:k=32|noise:sigma=1e-5") >= 0.95 * determined("noise:sigma=1e-5")
     assert determined("precode:k=32|noise:sigma=0.01") < 0.75 * determined("noise:sigma=0.01")
@@ -261,7 +261,7 @@ def test_the_dose_over_noise_is_that_at_every_noise(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_estimated_with_its_error() -> None:
     torch.manual_seed(1)
     victims = victims_of(torch.rand(1, 1, 16, 16))
-    how: dict[str, Any] = {"defense": "noise:sigma=1e-2", "tensors": "none", "pictures": 0}
+    how: dict[str, Any] = {"defense": "noise:sigma=1e-2", "show": Show("none", 0)}
     found = dose(network(), victims, **how, resources=Resources(budget=1000)).images[0]
     exact = dose(network(), victims, **how).images[0]
     assert not exact.error
@@ -359,9 +359,11 @@ def test_rounding_counts_as_even_noise_and_no_noise_as_the_rounding_of_float32()
 def test_masks_of_dropout_are_unknowns() -> None:
     torch.manual_seed(1)
     plain = nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.Sigmoid(), nn.Dropout(0.5), nn.Linear(12, 5))
-    found = dose(plain, victims_of(torch.rand(1, *SHAPE)), defense="dropout:rate=0.5|noise:sigma=0.01", pictures=0)
+    found = dose(
+        plain, victims_of(torch.rand(1, *SHAPE)), defense="dropout:rate=0.5|noise:sigma=0.01", show=Show(pictures=0)
+    )
     assert sum(each.numbers for each in found.images[0].secrets.values()) > 0
-    without = dose(plain, victims_of(torch.rand(1, *SHAPE)), defense="noise:sigma=0.01", pictures=0)
+    without = dose(plain, victims_of(torch.rand(1, *SHAPE)), defense="noise:sigma=0.01", show=Show(pictures=0))
     assert without.images[0].secrets == {}
 
 
@@ -391,7 +393,7 @@ def test_a_key_that_a_client_keeps_hides_less_in_every_round() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(36, 5))
     victims = victims_of(torch.rand(1, 1, 8, 8))
-    how: dict[str, Any] = {"defense": "fedkl|noise:sigma=0.05", "tensors": "none", "pictures": 0}
+    how: dict[str, Any] = {"defense": "fedkl|noise:sigma=0.05", "show": Show("none", 0)}
     one = dose(model, victims, **how).images[0]
     two = dose(model, victims, **how, updates=Updates(rounds=2)).images[0]
     quieter = {**how, "defense": f"fedkl|noise:sigma={0.05 / math.sqrt(2)}"}
@@ -401,7 +403,7 @@ def test_a_key_that_a_client_keeps_hides_less_in_every_round() -> None:
 
 def test_a_white_prior_of_another_width_counts_by_its_own() -> None:
     victims = victims_of(torch.rand(1, *SHAPE))
-    how: dict[str, Any] = {"defense": "noise:sigma=0.5", "loss": slope, "tensors": "none"}  # each pixel to 1 / 6
+    how: dict[str, Any] = {"defense": "noise:sigma=0.5", "loss": slope, "show": Show("none")}  # each pixel to 1 / 6
     assert [dose(linear(), victims, prior=White(std=std), **how).images[0].determined for std in (0.1, 0.2)] == [0, 16]
 
 
@@ -418,7 +420,7 @@ def test_the_likeliest_image_under_the_prior_itself_is_as_far_off_as_the_dose_sa
     std, many = 0.12, 12
     images = (0.5 + std * torch.randn(many, *SHAPE)).clamp(0, 1)
     victims = victims_of(images)
-    predicted = dose(model, victims, defense=f"noise:sigma={sigma}", prior=White(std=std), tensors="none", pictures=0)
+    predicted = dose(model, victims, defense=f"noise:sigma={sigma}", prior=White(std=std), show=Show("none", 0))
     errors = []
     for v in range(many):
         truth, label = victims.images[v].double(), victims.labels[v]

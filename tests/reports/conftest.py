@@ -1,6 +1,5 @@
 """One small audit of each kind, really run, and a browser to look at their pages with."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -88,19 +87,6 @@ def many(colour: auditing.Result) -> auditing.Result:
     return replace(
         colour, settings=settings, victims=victims, raw=1 - images, raw_baseline=images, records=records, curve=curve
     )
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """A Chromium of this machine; tests that need it are left out where there is none."""
-    api = pytest.importorskip("playwright.sync_api")
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("no Chromium on this machine")
-    with api.sync_playwright() as driver:
-        made = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield made
-        made.close()
 
 
 @pytest.fixture

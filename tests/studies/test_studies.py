@@ -262,7 +262,7 @@ def test_a_killed_study_runs_only_what_is_missing_and_prints_the_same(tmp_path: 
         after = {each.digest: each.began for each in store.entries(Status.DONE)}
     assert len(done) < len(after) == 2
     assert done.items() <= after.items()
-    tables = [found.stdout.partition("report ")[0] for found in (whole, again)]
+    tables = [found.stdout.partition("report")[0] for found in (whole, again)]
     assert tables[0] == tables[1] != ""
 
 

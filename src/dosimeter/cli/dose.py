@@ -21,6 +21,7 @@ from dosimeter.doses import (
     ImageDose,
     Images,
     Level,
+    Show,
     White,
     beside,
     dose,
@@ -73,7 +74,7 @@ def run(asked: options.Dose) -> None:
     if wanted is not None:
         found = plan_of(task.model, victims, share=wanted.share, by=wanted.by, **how)
     else:
-        found = dose(task.model, victims, tensors=asked.tensors, **how)  # type: ignore[arg-type]
+        found = dose(task.model, victims, show=Show(asked.tensors), **how)  # type: ignore[arg-type]
     write_config(folder)
     _write(asked, folder, found, task.names)
 
@@ -141,7 +142,7 @@ def beside_attacks(asked: options.Audit, task: Task, audit: Audit, result: Resul
         found = dose(
             task.model, victims, defense=audit.defense, server=audit.server, loss=audit.loss, step=audit.step,
             prior=public(task.dataset, victims, asked.split, asked.seed), seed=audit.seed, updates=audit.updates,
-            resources=audit.resources, tensors="none", pictures=0,
+            resources=audit.resources, show=Show("none", 0),
         )  # fmt: skip
     except DosimeterError as reason:  # what was attacked is not to be lost by it
         say(err, f"No dose: {reason}")
@@ -158,7 +159,7 @@ def dose_of(audit: Audit) -> dict[str, Any]:
     assert audit.victims is not None
     found = dose(
         audit.model, audit.victims, defense=audit.defense, server=audit.server, loss=audit.loss, step=audit.step,
-        seed=audit.seed, updates=audit.updates, tensors="none", pictures=0,
+        seed=audit.seed, updates=audit.updates, show=Show("none", 0),
     )  # fmt: skip
     return {"dose": {key: found.mean(key) for key in ("determined", "share", "bits", "psnr")}}
 

@@ -18,7 +18,7 @@ plan         the dose over noise, and the smallest noise or number of clients th
 
 from dosimeter.doses.aggregation import Aggregation
 from dosimeter.doses.beside import beside
-from dosimeter.doses.measure import dose
+from dosimeter.doses.measure import Show, dose
 from dosimeter.doses.plan import Level, Wanted, over_noise, plan_of, wanted_of
 from dosimeter.doses.priors import Images, White
 from dosimeter.doses.result import Doses, ImageDose, SecretDose, TensorDose
@@ -27,6 +27,7 @@ from dosimeter.doses.start import strength_enough
 __all__ = [
     "Aggregation",
     "Doses",
+    "Show",
     "ImageDose",
     "Images",
     "Level",

@@ -39,6 +39,16 @@ from dosimeter.types import Loss, Step, Victims
 Which = Literal["worst", "all", "none"]
 
 
+class Show(NamedTuple):
+    """What a dose says of images beside its figures."""
+
+    tensors: Which = "worst"  # of which images what each tensor determines alone, and what is left without it
+    pictures: int = 8  # of how many images what is determined and what is hidden
+
+
+SHOWN = Show()
+
+
 def dose(
     model: nn.Module,
     victims: Victims,
@@ -51,8 +61,7 @@ def dose(
     seed: int = 0,
     updates: Updates = Updates(),
     resources: Resources = Resources(dtype=torch.float64),
-    tensors: Which = "worst",
-    pictures: int = 8,
+    show: Show = SHOWN,
     aggregation: Aggregation | None = None,
 ) -> Doses:
     """How much of every private image its update determines, without any attack.
@@ -63,8 +72,7 @@ def dose(
         updates: batch-norm statistics, and rounds: updates of the same batch, whose information adds up.
         resources: the memory that the exact matrices may take, and images at once (workers), one a core by default. It
             is done in float64 on the CPU in any case.
-        tensors: of which images to say what each tensor of the update determines alone and what is left without it.
-        pictures: of how many images to make pictures.
+        show: what else to say of the images.
         aggregation: where the server sees the mean of several clients' updates alone; of the victim's images.
     """
     case = case_of(
@@ -78,8 +86,8 @@ def dose(
 
     def work(v: int) -> _Done:
         if exact:
-            show, told = v * victims.batch < pictures, tensors == "all"
-            ready = _measured(case, victims, v, show=show, tensors=told)
+            drawn_, told = v * victims.batch < show.pictures, show.tensors == "all"
+            ready = _measured(case, victims, v, show=drawn_, tensors=told)
         else:
             ready = _guessed(case, victims, v)
         advance(next(done))
@@ -103,7 +111,7 @@ def dose(
         bounds=_bounds(case, victims, found),
         settings=_settings(case, victims), pictures=drawn,
     )  # fmt: skip
-    return _with_tensors(doses, case, victims) if tensors == "worst" and exact else doses
+    return _with_tensors(doses, case, victims) if show.tensors == "worst" and exact else doses
 
 
 class _Done(NamedTuple):

@@ -18,7 +18,7 @@ from dosimeter.doses import algebra, channels
 from dosimeter.doses.aggregation import Aggregation
 from dosimeter.doses.case import Case, case_of
 from dosimeter.doses.information import needs
-from dosimeter.doses.measure import dose
+from dosimeter.doses.measure import Show, dose
 from dosimeter.doses.result import Doses
 from dosimeter.doses.slopes import Network
 from dosimeter.doses.updates import alone, determining, first_network, measured, measured_update, resolvable
@@ -56,7 +56,7 @@ def plan_of(
     By noise: Gaussian, the same on every entry, in place of any noise that the defense adds; clipping and draws stay.
     By clients: whose mean alone the server sees, each with all that the defense does (`aggregation` says of whom).
     """
-    found = dose(model, victims, tensors="none", **how)
+    found = dose(model, victims, show=Show("none"), **how)
     many = f"{len(found.images)} image{'s' if len(found.images) > 1 else ''}"
     few = f"fewer than {share:.1%} of the dimensions of the most exposed of {many} are determined"
     plan: dict[str, Any] = {"share": share, "by": by}

@@ -24,6 +24,7 @@ from dosimeter.auditing.linting.findings import Leak, Level
 from dosimeter.auditing.linting.subject import ALONE, Subject
 from dosimeter.auditing.panel.contenders import contenders
 from dosimeter.auditing.result import Role
+from dosimeter.errors import SettingError
 from dosimeter.servers import checks
 from dosimeter.types import Secretive
 
@@ -141,12 +142,18 @@ def _straight(subject: Subject) -> _Solved:
 
 
 def _drawn(subject: Subject) -> _Solved:
-    noisy = read_noisy(subject.exact)
+    remedy = "noise on the update (dp-sgd, ppp); noise inside the model is no secret from its gradient"
+    try:
+        noisy = read_noisy(subject.exact)
+    except SettingError:  # no row of layers, but with wide convolutions behind the noise
+        what = (
+            "what went into the wide convolutions behind the draw is solved for; image and draw are searched behind it"
+        )
+        return _Solved("draws", _secretive(subject), what, Level.WARNING, remedy)
     rank, unknowns = count_ranks(noisy.above).get(IMAGE, (0, 1))
     what = f"at most {rank:,} of the {unknowns:,} numbers that are drawn are solved for" if rank else "some draws are "
     what += ", then the layers below them" if rank else "solved for"
     level = Level.ERROR if rank == unknowns else Level.WARNING
-    remedy = "noise on the update (dp-sgd, ppp); noise inside the model is no secret from its gradient"
     return _Solved("draws", _secretive(subject), what, level, remedy)
 
 
