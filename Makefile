@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY := PASSIVE
 
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: audit test docs setup lint types pictures dist wheel-check clean
+.PHONY: audit test docs setup lint types pictures soak dist wheel-check release-check short-audit clean
 
 # Each defense meets every attack made for it; one table and one page have them all.
 DEFENSES := none noise:sigma=0.01 ppp:sigma=0.01 cvb fedkl
@@ -38,9 +38,16 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-# The pictures of pages in the documents, from the runs of `make audit`.
+# The pictures of pages in the documents, from the runs of `make audit` and a small store for the explorer.
 pictures: $(VENV)/.dev
+	$(BIN)/dosimeter compare --defense none --defense noise:sigma=0.1 --defense cvb --protocol ppp:rounds=5 \
+		--victims 4 --steps 200 --out runs/explored
 	$(BIN)/python tests/pictures.py runs docs/pictures
+
+# Two hours of mixed work in one process: memory stays flat, and no descriptor or thread is left behind.
+MINUTES ?= 120
+soak: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py runs/soak --minutes $(MINUTES)
 
 $(VENV)/.core: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dosimeter needs Python 3.11 or newer; name one with make PYTHON=...")'
@@ -71,11 +78,16 @@ dist: $(VENV)/.dist
 
 # The wheel in an environment of its own, and the main job in short, outside the checkout.
 wheel-check: dist
-	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; wheel=$$(realpath dist/*.whl); \
-	$(PYTHON) -m venv "$$place/env"; began=$$(date +%s); \
-	"$$place/env/bin/python" -m pip --quiet --disable-pip-version-check install "$$wheel"; \
-	echo "Installed in $$(($$(date +%s) - began)) s; the environment takes $$(du -sm "$$place/env" | cut -f1) MB."; \
-	cd "$$place"; $(call audits,env/bin/dosimeter,--victims 1 --steps 20); test -s runs/audit.html
+	$(BIN)/python tests/release.py dist $(PYTHON)
+
+# What a release needs: the same by every Python that is here, licences of all extras, and names that were not lost.
+release-check: dist $(VENV)/.dev
+	$(BIN)/python tests/licences.py
+	$(BIN)/python -m pytest tests/test_surface.py tests/test_project.py
+	$(BIN)/python tests/release.py dist python3.11 python3.12 python3.13
+
+short-audit:
+	@$(call audits,$(PROGRAM),--victims 1 --steps 20); test -s runs/audit.html
 
 clean:
 	rm -rf $(VENV) build dist runs site .mypy_cache .pytest_cache .ruff_cache .hypothesis

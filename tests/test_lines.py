@@ -2,13 +2,17 @@
 
 import io
 import shlex
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from typer.testing import CliRunner
 
+from dosimeter.cli import app
 from dosimeter.lines import Grid, fact, markdown, say, shell, wrap
+from release import STEERING, steered
 
 WORDS = st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), min_size=1, max_size=12)
 DASH = "\N{EN DASH}"
@@ -123,3 +127,13 @@ def test_tables_of_documents_fit_too() -> None:
     assert lines[:3] == ["Which is it?", "", "defense  what was found of it"]
     assert lines[-1] == "Done."
     assert not any("|" in line or len(line) > 60 for line in lines)
+
+
+@pytest.mark.parametrize("words", [("audit", "--model", "{file}:make"), ("audit", "--config", "{file}")])
+def test_no_file_name_steers_a_terminal(tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = tmp_path / f"{STEERING}.py"
+    file.write_text("1 / 0 [\n")
+    done = CliRunner().invoke(app, [word.format(file=file) for word in words])
+    assert done.exit_code == 2
+    assert steered(done.output) == []
+    assert "owned" in done.output

@@ -3,12 +3,15 @@
 import re
 import tomllib
 from fnmatch import fnmatch
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import licences
+import release
 from archives import wrong
 
 ROOT = Path(__file__).parents[1]
@@ -93,3 +96,33 @@ def test_archives_with_data_or_without_the_digits_are_noticed() -> None:
     assert wrong(whole | {"x/data/cifar10.npz": 10}) == ["x/data/cifar10.npz is data"]
     assert wrong(whole | {"x/docs/a.png": 2_000_000}) == ["x/docs/a.png has 2,000,000 bytes"]
     assert wrong({"a": 1})[0] == "dosimeter/data/mnist-5k.npz is missing"
+
+
+def test_licences_are_read_as_their_packages_state_them() -> None:
+    assert (
+        licences.wrong({"a": "MIT", "b": "BSD License AND Public Domain", "c": "GPL-3.0 OR MIT", "e": "Apache 2.0"})
+        == []
+    )
+    assert licences.wrong({"torch": "Apache-2.0 WITH LLVM-exception AND BSL-1.0"}) == []
+    refused = {"a": "GPL-3.0", "b": "MIT AND GPL-3.0", "c": "", "d": "(MIT OR Zlib) AND GPL-3.0", "e": "MIT-like"}
+    assert [each[0] for each in licences.wrong(refused)] == list(refused)
+    assert licences.wrong({"c": ""}) == ["c: no licence is stated"]
+
+
+def test_all_that_the_program_needs_may_be_used() -> None:
+    names = [re.split(r"[<>=\[]", each)[0] for each in PROJECT["dependencies"]]
+    assert licences.wrong({name: licences.stated(distribution(name)) for name in names}) == []
+
+
+def test_versions_that_disagree_are_noticed() -> None:
+    files = [(ROOT / name).read_text() for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md")]
+    assert release.versions(*files) == []
+    project, citation = '[project]\nversion = "1.2.0"\n', "version: 1.2.0\n"
+    assert release.versions(project, citation, "# Changelog\n\n## Unreleased\n\n## 1.2.0\n\n## 1.1.0\n") == []
+    assert release.versions(project, "version: 1.1.0\n", "\n## Unreleased\n") == [
+        "CITATION.cff has version 1.1.0, pyproject.toml 1.2.0"
+    ]
+    assert release.versions(project, citation, "\n## Unreleased\n\n## 1.1.0\n")[0].startswith(
+        "CHANGELOG.md has version 1.1.0"
+    )
+    assert release.versions(project, citation, "# Changelog\n")[0].startswith("CHANGELOG.md has version None")

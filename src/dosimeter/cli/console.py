@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 import typer
@@ -18,7 +19,15 @@ from dosimeter import lines
 from dosimeter.errors import DosimeterError
 from dosimeter.files import STOPS
 
-out, err = Console(), Console(stderr=True)
+
+class _Plain(Console):
+    """A console on which no name of a file, a model or a record steers the terminal."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        super().print(*(lines.clean(each) if isinstance(each, str) else each for each in objects), **how)
+
+
+out, err = _Plain(), _Plain(stderr=True)
 
 
 def hint(words: str) -> None:
