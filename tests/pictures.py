@@ -1,7 +1,7 @@
 """The pictures of pages that stand in the documents: at both widths and in both themes, each below 200 kB.
 
 make audit pictures
-python tests/pictures.py RUNS FOLDER     of the audits in RUNS, into FOLDER
+python tests/pictures.py RUNS FOLDER     of the audits in RUNS and the store RUNS/explored, into FOLDER
 """
 
 import shutil
@@ -17,6 +17,7 @@ from playwright.sync_api import sync_playwright
 from dosimeter import store
 from dosimeter.reports import write_comparison, write_page
 from dosimeter.reports.page import Beside
+from serving import running
 
 MOST = 200_000
 """Bytes of a picture."""
@@ -38,7 +39,27 @@ def main(runs: Path, folder: Path) -> None:
         with_page(browser, page, 1600, 620, "light", folder / "gallery.png", at="#gallery")
         with_page(browser, page, 1600, 560, "light", folder / "success.png", at="#success")
         with_page(browser, page, 1600, 880, "light", folder / "zoom.png", click=".gallery figure >> nth=2 >> .strip")
+        explored(browser, runs / "explored", folder)
         browser.close()
+
+
+def explored(browser: Any, store_: Path, folder: Path) -> None:
+    """The explorer over a store: all its audits, three of them compared, and one with its pictures."""
+    with running(store_) as address:
+        page = browser.new_page(viewport={"width": 1600, "height": 1000}, color_scheme="light")
+        page.goto(address)
+        for at in (1, 2, 3):
+            page.check(f"#rows tr:has-text('auto') >> nth={at - 1} >> input")
+        page.wait_for_selector("#compared tbody tr:nth-child(3)")
+        page.wait_for_selector("#plot .points path")
+        page.wait_for_timeout(500)
+        keep(page.screenshot(full_page=True), folder / "app-list.png")
+        page.emulate_media(color_scheme="dark")
+        page.click("#rows tr:has-text('noise') a")
+        page.wait_for_selector("#gallery img")
+        page.wait_for_timeout(500)
+        keep(page.screenshot(), folder / "app-trial.png")
+        page.close()
 
 
 def with_page(
@@ -52,9 +73,13 @@ def with_page(
     if click:
         page.click(click)
     page.wait_for_timeout(200)
-    shown = Image.open(BytesIO(page.screenshot())).convert("RGB")
+    keep(page.screenshot(), to)
     page.close()
-    shown.save(to, optimize=True)
+
+
+def keep(shot: bytes, to: Path) -> None:
+    """A screenshot as a file that is not too large."""
+    Image.open(BytesIO(shot)).convert("RGB").save(to, optimize=True)
     size = to.stat().st_size
     if size > MOST:
         raise SystemExit(f"{to}: expected at most {MOST:,} bytes, got {size:,}; show less of the page.")

@@ -1,9 +1,7 @@
 """A store to look at, the server over it, and Debian's Chromium."""
 
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +11,9 @@ import many
 
 pytest.importorskip("dash")
 
-from dosimeter.app import serve
-from dosimeter.cli import explorer
+from serving import running
 
-COMMAND = (sys.executable, "-m", "dosimeter.cli.explorer")
 Serve = Callable[..., str]
-
-
-@contextmanager
-def running(store: Path, **more: Any) -> Iterator[str]:
-    """The address of a server over a store."""
-    given = {"command": COMMAND, "fields": explorer.form(), "refusal": explorer.refusal, "port": 0} | more
-    with serve.serving(store, **given) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.port}"
-        finally:
-            server.shutdown()
-            thread.join(10)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import shots
 from dosimeter import store
 from dosimeter.auditing import Result
 from dosimeter.reports import kept, page, write_comparison, write_pages
@@ -158,6 +159,7 @@ def test_a_name_runs_nothing(opens: Opens, panel: Result) -> None:
 def test_every_width_and_theme(opens: Opens, panel: Result, width: int, theme: str) -> None:
     with opens(page.render(panel), width=width, theme=theme) as shown:
         assert wide(shown) <= width
+        shots.check(shown, width, theme)
         for name in ("details", "summary"):
             assert shown.locator(name).count() > 0
         shapes = shown.eval_on_selector_all(
