@@ -1,6 +1,7 @@
 """The five papers as data: every item can be made, says what it leaves out, and is judged as its numbers are."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from dosimeter.papers import published
 from dosimeter.papers.claims import Claim, Held, Higher, Kept, Stated
 from dosimeter.papers.item import Case, Cut, Item
 from dosimeter.papers.quantities import QUANTITIES, Value
-from dosimeter.papers.run import Measured
+from dosimeter.papers.run import Measured, parameters_of
 from dosimeter.papers.show import apart, cells, differ, markdown
 from dosimeter.sweeps import Trial
 
@@ -47,6 +48,15 @@ def test_published_numbers_are_those_of_the_papers() -> None:
     for (key, name, quantity), value in told.items():
         case = next(case for case in papers.ITEMS[key].cases if case.name == name)
         assert case.value(quantity) == value
+
+
+def test_networks_with_precode_have_as_many_parameters_as_the_paper_says(
+    data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CVB, Table II: its bottleneck is half as wide as the channels at its position."""
+    monkeypatch.setenv("DOSIMETER_DATA", str(data_folder))
+    for case in papers.ITEMS["cvb/table2"].cases:
+        assert Value(parameters_of(case)) == case.value("parameters"), case.name
 
 
 def test_spreads_stand_beside_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,15 +270,25 @@ class Matcher:
         return "gives other numbers than autograd"
 
     def _holds_in_double(self, x: Tensor, y: Tensor) -> bool:
-        """Whether the chain of this model gives autograd's numbers in float64, on the first victim."""
+        """Whether the chain of this model gives autograd's numbers in float64, on the first victim.
+
+        Candidates are looked at one by one: all of them in float64 would take several times what a tile takes.
+        """
+        if self._chain is None:
+            return False
+        kind, first = type(self._chain), torch.zeros(1, dtype=torch.long, device=x.device)
         model = copy.deepcopy(self._target.model).double()
         target = replace(self._target, model=model, mean=self._target.mean.double(), std=self._target.std.double())
-        twin = Matcher(target, {name: o[:1].double() for name, o in self._observed.items()}, way="chain")
+        twin = Matcher(target, {name: o[:1].double() for name, o in self._observed.items()})
+
+        def holds(x: Tensor, y: Tensor) -> bool:
+            alone = twin._alone(x, y, {})
+            return twin._try(lambda x, y: twin._set_chain(kind, x, y, y, first), x, y, alone, closely=True) is None
+
         try:
-            twin(x.double(), y, torch.zeros(len(x), dtype=torch.long, device=x.device))
-        except (ModelError, RuntimeError):  # such as a model with constants in float32
+            return all(holds(x[at : at + 1].double(), y[at : at + 1]) for at in range(len(x)))
+        except RuntimeError:  # such as a model with constants in float32
             return False
-        return True
 
     def _set_chain(
         self, kind: type[Chain] | type[Transformer], x: Tensor, labels: Tensor, y: Tensor, first: Tensor

@@ -38,6 +38,8 @@ LEFT_OUT = {
     "2": {"D": "features.4.bottleneck.decoder", "3": "features.4.layer", "4": "classifier"},
 }
 """By the bottleneck's position: its decoder, and the layers by their numbers."""
+SIZES = {"1": 8, "2": 16, "3": 32}
+"""K of PRECODE by its position, half of the channels there (Sec. IV)."""
 IGNORE = "ignore:variant=released"
 SCORES = ("ssim_minmax", "asr", "psnr_minmax", "mse_minmax", "lpips_vgg")
 
@@ -75,6 +77,10 @@ def _defense(name: str) -> str:
     }[kind]
 
 
+def _precode(at: str) -> str:
+    return f"precode:k={SIZES[at]},beta=0.01,bias=false,position={at}"
+
+
 def _left_out() -> tuple[Case, ...]:
     """Which tensors the attack leaves out, with PRECODE at a position (counted by convolutions)."""
     found = []
@@ -83,7 +89,7 @@ def _left_out() -> tuple[Case, ...]:
         if at == "none":
             case = _case(line, train=False)
         else:
-            case = _case(line, defense=f"precode:k=8,beta=0.01,bias=false,position={at}", train=False)
+            case = _case(line, defense=_precode(at), train=False)
             assert case.trial is not None
             behind = {"D+4": "3", "D+3+4": "2"}.get(left) == at
             names = "+".join(LEFT_OUT[at][each] for each in left.split("+")) if left != "nothing" else ""
@@ -95,7 +101,7 @@ def _left_out() -> tuple[Case, ...]:
 
 def _positions() -> tuple[Case, ...]:
     lines = read("cvb-2", 1)
-    where = {"none": "none"} | {str(at): f"precode:k=8,beta=0.01,bias=false,position={at}" for at in (1, 2, 3)}
+    where = {"none": "none"} | {at: _precode(at) for at in SIZES}
     return tuple(_case(line, defense=where[line.words["position"]]) for line in lines)
 
 
@@ -162,7 +168,7 @@ def _traces() -> tuple[Case, ...]:
     """The attack on all gradients of the CNN without a defense, with PRECODE and with CVB, tensor by tensor."""
     settings = (
         ("None", "none", ATTACKS["IG"]),
-        ("PRECODE", "precode:k=8,beta=0.01,bias=false,position=3", ATTACKS["IG"]),
+        ("PRECODE", _precode("3"), ATTACKS["IG"]),
         ("CVB", "cvb", ATTACKS["IG"]),
         ("CVB, Ignore", "cvb", IGNORE),
     )
@@ -218,7 +224,7 @@ ITEMS = (
         name="table4",
         about="Defenses of the CNN: DP-SGD, pruning, PRECODE and CVB; with Table X's scores.",
         heading=("data", "defense"),
-        quantities=(*SCORES, "accuracy"),
+        quantities=(*SCORES, "accuracy", "parameters"),
         cases=_defenses(),
     ),
     Item(
@@ -310,5 +316,11 @@ CLAIMS = (
         where="Table II",
         item="cvb/table2",
         checks=(Higher(rows=("1",), than=("none",), quantity="parameters", by=2.0),),
+    ),
+    Claim(
+        name="cvb: CVB needs fewer parameters than PRECODE at the same place",
+        where="Sec. IV",
+        item="cvb/table4",
+        checks=(Higher(rows=("CIFAR-10", "PRECODE 8"), than=("CIFAR-10", "CVB"), quantity="parameters"),),
     ),
 )

@@ -151,7 +151,7 @@ def _measured(item: Item, case: Case, entries: Sequence[Entry], store: Store) ->
     accuracies = [accuracy_of(case, each) for each in trainings]
     values: dict[str, Value] = {}
     if "parameters" in item.quantities:
-        values["parameters"] = Value(float(_parameters(case)))
+        values["parameters"] = Value(float(parameters_of(case)))
     if accuracies:
         spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
         values["accuracy"] = in_units("accuracy", statistics.mean(accuracies), spread)
@@ -203,7 +203,7 @@ def _scores(item: Item, result: Result) -> dict[str, Value]:
     return found
 
 
-def _parameters(case: Case) -> int:
+def parameters_of(case: Case) -> int:
     """Of the model with its defense."""
     assert case.trial is not None
     audit = case.trial.prepare().audit
