@@ -38,6 +38,10 @@ class OutputError(DosimeterError):
     """A place that cannot be written."""
 
 
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
+"""What comes of values that are not what was written: whoever reads a file of ours says so in one line instead."""
+
+
 def unknown(kind: str, name: str, valid: Iterable[str], hint: str = "") -> str:
     """The sentence for a name that is not in a list, with the nearest name that is."""
     valid = sorted(valid)

@@ -25,7 +25,7 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     with refusals():
         try:
             held = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SettingError(f"Expected a TOML file of options, but {str(path)!r}: {files.reason(error)}.") from None
         if (meant := held.pop("command", ctx.info_name)) != ctx.info_name:
             raise SettingError(f"{str(path)!r} is of dosimeter {meant}, not of dosimeter {ctx.info_name}; use that.")
@@ -47,6 +47,7 @@ def write_config(folder: Path) -> None:
     ctx = click.get_current_context(silent=True)
     if ctx is None:
         return
+    files.make_private(folder)  # most commands put private images into it
     said, lines = given(), [f"command = {json.dumps(ctx.info_name)}"]
     for param in ctx.command.params:
         value = ctx.params.get(str(param.name))

@@ -97,7 +97,7 @@ def export(asked: options.StoreExport) -> None:
         done = {each.digest: each for each in store.entries(Status.DONE)}
         rows = list(_rows(store, done) if not asked.records else _records(store, done.values()))
     files.replace(asked.file, ENDINGS[ending](Found(rows)), instead="FILE")
-    out.print(f"{len(rows):,} rows  {asked.file}", highlight=False, soft_wrap=True)
+    out.print(escape(f"{len(rows):,} rows  {asked.file}"), highlight=False, soft_wrap=True)
     hint("open the file with any program of tables")
 
 
@@ -131,7 +131,7 @@ def merge(asked: options.StoreMerge) -> None:
     with Store(asked.store) as store:
         for each in asked.others:
             with Store(each, create=False) as other:
-                out.print(f"{store.merge(other):,} trials from {each}", highlight=False, soft_wrap=True)
+                out.print(escape(f"{store.merge(other):,} trials from {each}"), highlight=False, soft_wrap=True)
     hint(f"dosimeter store list {asked.store}")
 
 
@@ -159,6 +159,8 @@ def _today(each: Entry) -> str:
     """The digest that it would have; its own where that cannot be said, since a file may only be elsewhere for now."""
     try:
         words = {key: value for key, value in each.words.items() if key != "shard"}
+        if any(".py:" in str(value) for value in words.values()):  # a store may be a stranger's
+            raise SettingError("it names a file of code, which runs only where you name it yourself")
         return (Course if each.kind == "training" else Trial)(**words).prepare().digest
     except (DosimeterError, TypeError) as error:
         out.print(

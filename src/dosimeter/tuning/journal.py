@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from dosimeter.drafts import locked
 from dosimeter.errors import SettingError, unknown
+from dosimeter.files import locked
 
 try:
     import optuna
