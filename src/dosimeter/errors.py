@@ -10,7 +10,8 @@
 Every message says what was expected, what was found and what to do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -40,6 +41,18 @@ class OutputError(DosimeterError):
 
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
 """What comes of values that are not what was written: whoever reads a file of ours says so in one line instead."""
+
+
+@contextmanager
+def looking(place: object) -> Iterator[None]:
+    """Whoever looks at what lies in a place, and finds that it is not what was written there, says so in one line."""
+    try:
+        yield
+    except DAMAGED as error:
+        why = " ".join(f"{type(error).__name__} {error}".split())
+        raise DataError(
+            f"{place}: expected what dosimeter wrote, but it is damaged or of another version ({why})."
+        ) from error
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], hint: str = "") -> str:

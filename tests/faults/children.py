@@ -7,6 +7,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 LONGEST = 120.0
@@ -41,6 +42,19 @@ def start(work: Callable[[], None], place: Path, said: str = "said.txt") -> int:
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def warm(work: Callable[[], None], place: Path) -> None:
+    """Run a function here first, so that its children find everything imported."""
+    before = Path.cwd()
+    os.chdir(place)
+    try:
+        with open(place.parent / "said.txt", "w") as said, redirect_stdout(said), redirect_stderr(said):
+            work()
+    except SystemExit as end:
+        assert not end.code, (place.parent / "said.txt").read_text()
+    finally:
+        os.chdir(before)
 
 
 def wait(child: int, seconds: float = LONGEST) -> int | None:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -27,11 +28,11 @@ from dosimeter.auditing import Result, conclude, shards
 from dosimeter.cli import app
 from dosimeter.data.files import peek, read_batch, read_npz
 from dosimeter.data.folder import read_folder
-from dosimeter.errors import DosimeterError
+from dosimeter.errors import DosimeterError, looking
 from dosimeter.federated.kept import read_kept
 from dosimeter.metrics import Lpips
 from dosimeter.reports import dosed, kept, print_result
-from dosimeter.reports.page import render
+from dosimeter.reports.page import Beside, render
 from dosimeter.sweeps import Store, product_of, sweep
 
 
@@ -117,7 +118,8 @@ def _load_tuned(place: Path) -> None:
 def _audited() -> Result:
     torch.manual_seed(0)
     victims = dm.pick(small_federation.dataset(), 2, seed=0)
-    one = dm.audit(small_federation.model(), victims, attack="ig:steps=2", decoys=0)
+    one = dm.audit(small_federation.model(), victims, attack="ig:steps=2")
+    one = replace(one, settings=one.settings | {"channel": "nothing"})
     trials = [dm.auditing.Trial(attack=name, role="published", about="", result=one) for name in ("ig", "other one")]
     return conclude(trials)
 
@@ -129,15 +131,15 @@ def _run(place: Path) -> None:
 
 def _look(place: Path) -> None:
     found = store.read(place / "run")
-    render(found)
-    print_result(found, Console(file=(place / "shown.txt").open("w"), width=80), where=place)
+    with looking(place), (place / "shown.txt").open("w") as shown:
+        render(found, beside=Beside.of(place / "run"))
+        print_result(found, Console(file=shown, width=80), where=place)
     store.finished(place / "run", Result)
     store.unfinished(place / "run")
 
 
 def _dosed(place: Path) -> None:
-    found = dosed.read(place / "run")
-    if found is not None:
+    if found := dosed.read(place / "run"):
         dosed.beside(found)
 
 

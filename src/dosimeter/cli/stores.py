@@ -93,7 +93,7 @@ def export(asked: options.StoreExport) -> None:
     ending = asked.file.suffix
     if ending not in ENDINGS:
         raise SettingError(f"Expected a file that ends in .csv, .jsonl or .parquet, got {str(asked.file)!r}.")
-    with Store(asked.store, create=False) as store:
+    with Store(asked.store, create=False) as store, looking(asked.store):
         done = {each.digest: each for each in store.entries(Status.DONE)}
         rows = list(_rows(store, done) if not asked.records else _records(store, done.values()))
     files.replace(asked.file, ENDINGS[ending](Found(rows)), instead="FILE")
