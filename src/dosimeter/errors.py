@@ -50,9 +50,8 @@ def looking(place: object) -> Iterator[None]:
         yield
     except DAMAGED as error:
         why = " ".join(f"{type(error).__name__} {error}".split())
-        raise DataError(
-            f"{place}: expected what dosimeter wrote, but it is damaged or of another version ({why})."
-        ) from error
+        said = "expected what dosimeter wrote, but it is damaged or of another version"
+        raise DataError(f"{place}: {said} ({why}).") from error
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], hint: str = "") -> str:

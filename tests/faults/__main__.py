@@ -29,6 +29,9 @@ def main() -> int:
             for name, found in _others(writer, whole, place, given).items():
                 rows[name] = rows.get(name, Count()).plus(found)
             _tell(f"{writer.name}: {tuple(rows[writer.name][:6])}, {whole.seconds:.2f} s undisturbed", sys.stderr)
+            for name in (writer.name, *others.FAULTS):
+                for note in rows.get(name, Count()).notes:
+                    _tell(f"  {name}: {note}", sys.stderr)
     every = Count()
     for count in rows.values():
         every = every.plus(count)

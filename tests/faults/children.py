@@ -52,7 +52,8 @@ def warm(work: Callable[[], None], place: Path) -> None:
         with open(place.parent / "said.txt", "w") as said, redirect_stdout(said), redirect_stderr(said):
             work()
     except SystemExit as end:
-        assert not end.code, (place.parent / "said.txt").read_text()
+        if end.code:
+            raise AssertionError((place.parent / "said.txt").read_text()) from None
     finally:
         os.chdir(before)
 

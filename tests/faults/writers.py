@@ -179,7 +179,7 @@ def _trained_by(rounds: int) -> tuple[str, ...]:
 
 DEFENSES = ("--defense", "none", "--defense", "noise:sigma=0.1")
 WEIGHTS = (f"out/seed-0/{MODEL}", f"out/seed-0/{ROUND}")
-AT = ("--at", "0,2,4", "--workers", "1", "--attack", "ig")
+AT = ("--at", "0+2+4", "--workers", "1", "--attack", "ig")
 WRITERS = (
     Writer("audit", children.command(*AUDIT), _whole_run, RUN, _overwriting),
     _of("panel", _audit("--attack", "auto", "--steps", "2"), _attacks, (*RUN, "out/attacks/*/records.json")),

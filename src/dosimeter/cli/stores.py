@@ -10,7 +10,7 @@ from dosimeter import files
 from dosimeter.cli import options
 from dosimeter.cli.console import hint, out
 from dosimeter.cli.parts import print_json
-from dosimeter.errors import DataError, DosimeterError, SettingError, unknown
+from dosimeter.errors import DataError, DosimeterError, SettingError, looking, unknown
 from dosimeter.lines import Grid, say
 from dosimeter.progress import duration
 from dosimeter.sweeps import Course, Entry, Status, Store, Trial
