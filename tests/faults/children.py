@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -28,7 +29,7 @@ def start(work: Callable[[], None], place: Path, said: str = "said.txt") -> int:
         os.chdir(place)
         temporary = place.parent / "tmp"
         temporary.mkdir(exist_ok=True)
-        os.environ["TMPDIR"] = str(temporary)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
         for each in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(each, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -23,7 +23,7 @@ MS_RDONLY, MS_REMOUNT, MNT_DETACH = 1, 32, 2
 
 def quota(writer: Writer, whole: Whole, place: Path, rng: random.Random) -> Count:
     """No file can grow beyond so many bytes, as on a disk that fills up."""
-    here, most = prepare(place / "here"), int(10 ** rng.uniform(0.0, 5.5))
+    here, most = prepare(place / "here"), int(10 ** rng.uniform(3.6, 5.0))  # what it says must fit
 
     def work() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))

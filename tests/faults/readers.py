@@ -1,7 +1,9 @@
 """Everything that reads a file, with a real one to begin from, and as far as commands go on with what it gives."""
 
+import atexit
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -145,9 +147,9 @@ def _dosed(place: Path) -> None:
 
 @cache
 def _swept() -> Path:
-    import tempfile
-
-    place = Path(tempfile.mkdtemp(prefix="dosimeter-faults-"))
+    made = tempfile.TemporaryDirectory(prefix="dosimeter-faults-")
+    atexit.register(made.cleanup)
+    place = Path(made.name)
     words = small_federation.words(place)
     trials = list(
         product_of(

@@ -177,15 +177,15 @@ def _trained_by(rounds: int) -> tuple[str, ...]:
     return (*TASK, "--protocol", f"ppp:rounds={rounds},clients=2,lr=0.05")
 
 
-DEFENSES = ("--defense", "none", "--defense", "noise:sigma=0.1")
+DEFENSES = ("--defense", "none")
 WEIGHTS = (f"out/seed-0/{MODEL}", f"out/seed-0/{ROUND}")
-AT = ("--at", "0+2+4", "--workers", "1", "--attack", "ig")
+AT = ("--at", "0+2", "--workers", "1", "--attack", "ig")
 WRITERS = (
     Writer("audit", children.command(*AUDIT), _whole_run, RUN, _overwriting),
     _of("panel", _audit("--attack", "auto", "--steps", "2"), _attacks, (*RUN, "out/attacks/*/records.json")),
     _of("train", ("train", *_trained_by(8), "--workers", "1", "--out", "out"), _trained, WEIGHTS),
-    _of("follow", ("follow", *_trained_by(4), *AT, *SHORT), _trials, TRIALS),
+    _of("follow", ("follow", *_trained_by(2), *AT, *SHORT), _trials, TRIALS),
     _of("compare", ("compare", *_trained_by(2), *DEFENSES, *SHORT), _trials, TRIALS),
-    _of("sweep", ("sweep", *TASK, "--attack", "ig", "--seeds", "3", *SHORT), _trials, TRIALS),
+    _of("sweep", ("sweep", *TASK, "--attack", "ig", "--seeds", "2", *SHORT), _trials, TRIALS),
     Writer("keep", _flower, _kept, ("out/round-*/*.safetensors",), lambda _: _flower),
 )

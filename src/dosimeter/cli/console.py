@@ -120,6 +120,8 @@ def stoppable() -> Iterator[None]:
         signal.signal(each, ask)
     try:
         yield
+    except KeyboardInterrupt:  # before or after all commands
+        sys.exit(128 + (heard or [signal.SIGINT])[0])
     except SystemExit as end:
         if heard and end.code in (1, 130):  # 1 is click's for a Ctrl-C outside of all commands
             sys.exit(128 + heard[0])
