@@ -11,6 +11,7 @@ no two processes can have:
 A run's folder is open to its owner alone, since it holds private images; one that was there before keeps its mode.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -152,7 +153,7 @@ class _Held:
         except OSError as error:
             with self.lock:
                 shutil.rmtree(made, ignore_errors=True)
-            if not self.hidden.exists():
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             raise TakenError(
                 f"Expected a folder of its own, but another audit is writing {str(self.folder)!r} in "

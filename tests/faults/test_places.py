@@ -79,7 +79,7 @@ def test_what_a_killed_process_left_of_a_file_is_removed_when_it_is_written_agai
     (tmp_path / ".page.html.old").write_text("no draft")
     (tmp_path / ".other.html.999999999").write_text("of another file")
     files.clear(tmp_path, "page.html")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.html.999999999", ".page.html.old", mine.name]
+    assert {path.name for path in tmp_path.iterdir()} == {".other.html.999999999", ".page.html.old", mine.name}
 
 
 def test_scratch_folders_of_killed_processes_are_removed_at_the_next_start(
@@ -88,8 +88,9 @@ def test_scratch_folders_of_killed_processes_are_removed_at_the_next_start(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def half() -> None:
-        (files.scratch().__enter__() / "page.html").write_text("private")
-        os.kill(os.getpid(), signal.SIGKILL)
+        with files.scratch() as place:
+            (place / "page.html").write_text("private")
+            os.kill(os.getpid(), signal.SIGKILL)
 
     die(half)
     assert len(list(tmp_path.rglob("page.html"))) == 1
