@@ -27,6 +27,7 @@ VOCABULARY = {
     "spec",
     "trees",
     "types",
+    "unpacking",
 }
 PARTS = {"attacks", "clients", "data", "defenses", "engine", "metrics", "models", "servers"}
 ALLOWED = {
@@ -34,6 +35,7 @@ ALLOWED = {
     "checks": {"errors"},
     "files": {"errors"},
     "fingerprint": {"errors"},
+    "progress": {"lines"},
     "trees": {"errors", "types"},
     "types": {"errors"},
     "networks": VOCABULARY,

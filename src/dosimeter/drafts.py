@@ -5,9 +5,13 @@ no two processes can have:
 
     run/              what is written; it takes its place by renaming
     old/              the older run, for the moment of that renaming
+    overwrite         there where an older run is to give way
     dosimeter.lock    held by the living process; where it is free, its process was killed
+
+A run's folder is open to its owner alone, since it holds private images; one that was there before keeps its mode.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,9 +22,10 @@ from typing import NamedTuple
 
 from dosimeter import files
 from dosimeter.errors import OutputError
-from dosimeter.store import RUN, is_run, stranger, unfinished
+from dosimeter.files import LOCK, PRIVATE, locked
+from dosimeter.store import RUN, finished_run, is_run, stranger, unfinished
 
-PREFIX, LOCK = ".dosimeter-", "dosimeter.lock"
+PREFIX, NEW, GIVES_WAY = ".dosimeter-", ".new", "overwrite"
 
 
 class Draft(NamedTuple):
@@ -79,6 +84,8 @@ class _Held:
             with files.undisturbed():
                 adopted = self._adopt()
                 _clear(self.place.parent)
+                if is_run(self.place):
+                    files.clear(self.place)
                 if not adopted:
                     self._take()
                 try:
@@ -134,31 +141,30 @@ class _Held:
         return False
 
     def _take(self) -> None:
+        """Made beside its place and renamed: whoever is killed before has taken nothing."""
+        made = self.hidden.with_name(f"{self.hidden.name}.{os.getpid()}{NEW}")
+        made.mkdir(mode=PRIVATE)
+        (made / self.draft.name).mkdir(mode=PRIVATE)  # as is the run folder which it becomes
+        if self.overwrite:
+            (made / GIVES_WAY).touch()
+        self.lock.enter_context(files.holding(made / LOCK))
         try:
-            self.hidden.mkdir(mode=0o700)
-        except FileExistsError:
+            os.rename(made, self.hidden)
+        except OSError as error:
+            with self.lock:
+                shutil.rmtree(made, ignore_errors=True)
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
             raise TakenError(
                 f"Expected a folder of its own, but another audit is writing {str(self.folder)!r} in "
-                f"{str(self.hidden)!r}; wait for its end or choose another --out."
+                f"{str(self.hidden)!r} ({files.reason(error)}); wait for its end or choose another --out."
             ) from None
-        self.draft.mkdir()  # its mode is the usual one, as is that of the run folder which it becomes
-        # The lock is held before it gets its name: one that is free is a dead process's, and none is never cleared.
-        with suppress(ImportError, OSError):
-            self.lock.enter_context(locked(self.hidden / "new", os.O_CREAT))
-            os.rename(self.hidden / "new", self.hidden / LOCK)
 
     def install(self) -> None:
-        """Rename the draft to its place, with what was there moved aside until that has worked."""
+        """Have the draft take its place."""
         try:
             self._check()  # again: another program may have been quicker
-            if self.place.exists():
-                os.rename(self.place, self.aside)
-            try:
-                os.rename(self.draft, self.place)
-            except BaseException:
-                if self.aside.exists():
-                    os.rename(self.aside, self.place)
-                raise
+            _exchange(self.draft, self.place, self.aside)
         except (OSError, OutputError) as error:
             # Only the name was refused, so the work is kept: nobody clears what has no lock.
             (self.hidden / LOCK).unlink(missing_ok=True)
@@ -178,28 +184,38 @@ class _Held:
                 parent.rmdir()
 
 
+def _exchange(draft: Path, place: Path, aside: Path) -> None:
+    """Rename a draft to its place; what was there lies aside until that has worked, and lends its mode."""
+    if place.exists():
+        draft.chmod(place.stat().st_mode & 0o777)
+        os.rename(place, aside)
+    try:
+        os.rename(draft, place)
+    except BaseException:
+        if aside.exists():
+            os.rename(aside, place)
+        raise
+
+
 def _clear(parent: Path) -> None:
     """Remove what killed processes left in this folder; a run that one of them had finished takes its place."""
     for hidden in parent.glob(f"{PREFIX}*"):
+        maker = hidden.stem.rpartition(".")[2]
+        if hidden.suffix == NEW and maker.isdecimal() and not files.runs(int(maker)):
+            shutil.rmtree(hidden, ignore_errors=True)
+            continue
         with suppress(ImportError, OSError), locked(hidden / LOCK) as lock:
             if os.path.samestat(os.stat(hidden / LOCK), os.fstat(lock)):  # else cleared and taken anew by now
                 place = hidden.with_name(hidden.name.removeprefix(PREFIX))
-                if (hidden / "run" / RUN).is_file() and not place.exists():
-                    os.rename(hidden / "run", place)
+                if (hidden / "run" / RUN).is_file() and (not place.exists() or _gives_way(hidden, place)):
+                    _exchange(hidden / "run", place, hidden / "old")
                 _remove(hidden)
 
 
-@contextmanager
-def locked(path: Path, flags: int = 0) -> Iterator[int]:
-    """An open file that no other process has locked; OSError where one has, or where files have no locks."""
-    import fcntl  # which Windows lacks
-
-    handle = os.open(path, os.O_RDWR | flags, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield handle
-    finally:
-        os.close(handle)
+def _gives_way(hidden: Path, place: Path) -> bool:
+    """Whether a killed process was done but for the moment in which the older run would have given way."""
+    whole = (hidden / GIVES_WAY).exists() and finished_run(hidden / "run")
+    return whole and is_run(place) and stranger(place) is None
 
 
 def _remove(hidden: Path) -> None:

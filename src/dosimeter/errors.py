@@ -10,7 +10,8 @@
 Every message says what was expected, what was found and what to do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -36,6 +37,21 @@ class UpdateError(DosimeterError):
 
 class OutputError(DosimeterError):
     """A place that cannot be written."""
+
+
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
+"""What comes of values that are not what was written: whoever reads a file of ours says so in one line instead."""
+
+
+@contextmanager
+def looking(place: object) -> Iterator[None]:
+    """Whoever looks at what lies in a place, and finds that it is not what was written there, says so in one line."""
+    try:
+        yield
+    except DAMAGED as error:
+        why = " ".join(f"{type(error).__name__} {error}".split())
+        said = "expected what dosimeter wrote, but it is damaged or of another version"
+        raise DataError(f"{place}: {said} ({why}).") from error
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], hint: str = "") -> str:

@@ -1,16 +1,30 @@
-"""Files that are there as a whole or not at all, whenever the program is stopped."""
+"""Files that are there as a whole or not at all, whenever the program is stopped.
 
+What a killed process leaves half-written has a hidden name and a lock that nobody holds. The next one that writes there
+removes it.
+"""
+
+import glob
 import json
+import math
 import os
+import shutil
 import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dosimeter.errors import OutputError
+
+PRIVATE = 0o700
+"""The mode of folders for private images: only their owner enters."""
+
+SCRATCH, LOCK = "dosimeter-scratch-", "dosimeter.lock"
+LARGEST = 2**64
+"""Whole numbers beyond this are none of ours, and overflow where they are used."""
 
 STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that ask the program to stop; Windows lacks the last."""
@@ -27,14 +41,90 @@ def replace(path: str | Path, content: bytes | str, *, instead: str = "--out", m
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        clear(path.parent, path.name)
+        with ExitStack() as held:
+            held.callback(draft.unlink, missing_ok=True)
             draft.touch(mode)  # before there is anything to read
+            with suppress(ImportError, OSError):  # where files have no locks, others go by the process
+                held.enter_context(locked(draft))
             draft.write_bytes(content.encode() if isinstance(content, str) else content)
             draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
     except OSError as error:
         raise refused(path, error, instead) from None
+
+
+def clear(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes left of files in a folder, or of the one of that name."""
+    for draft in folder.glob(f".{'*' if name == '*' else glob.escape(name)}.*"):
+        process = draft.suffix.removeprefix(".")
+        if process.isdecimal() and not runs(int(process)):  # and nowhere else, or its lock is held
+            with suppress(ImportError, OSError), locked(draft):
+                draft.unlink(missing_ok=True)
+
+
+def runs(process: int) -> bool:
+    """Whether a process of this machine has that number."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # it is somebody else's
+    return True
+
+
+@contextmanager
+def locked(path: Path, flags: int = 0) -> Iterator[int]:
+    """An open file that no other process has locked; OSError where one has, or where files have no locks."""
+    import fcntl  # which Windows lacks
+
+    handle = os.open(path, os.O_RDWR | flags, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def holding(path: Path) -> Iterator[None]:
+    """Hold a new lock, where files have such.
+
+    It is held before it gets its name: one that is free is a dead process's, and what has none is never cleared.
+    """
+    with ExitStack() as held:
+        with suppress(ImportError, OSError):
+            held.enter_context(locked(path.with_name(f"{path.name}.new"), os.O_CREAT))
+            os.rename(path.with_name(f"{path.name}.new"), path)
+        yield
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for as long as the block runs, which only its owner may enter."""
+    clear_scratch()
+    made = tempfile.TemporaryDirectory(prefix=SCRATCH, ignore_cleanup_errors=True)
+    with made as place, holding(Path(place) / LOCK):
+        yield Path(place)
+
+
+def clear_scratch() -> None:
+    """Remove the scratch folders of killed processes, which may hold private images."""
+    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        with suppress(ImportError, AttributeError, OSError):  # Windows has neither users nor locks like these
+            if left.lstat().st_uid == os.geteuid() and not left.is_symlink():
+                with locked(left / LOCK):
+                    shutil.rmtree(left, ignore_errors=True)
+
+
+def make_private(folder: Path, *, instead: str = "--out") -> None:
+    """Make a folder that only its owner may enter; one that is there stays as it is."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=PRIVATE)
+    except OSError as error:
+        raise refused(folder, error, instead) from None
 
 
 def replace_json(path: str | Path, value: dict[str, Any], *, instead: str = "--out", mode: int = 0o666) -> None:
@@ -57,6 +147,28 @@ def check_writable(folder: str | Path, *, instead: str = "--out") -> None:
         with suppress(OSError):
             for each in missing:
                 each.rmdir()
+
+
+def read_json(path: str | Path, *, finite: bool = False) -> dict[str, Any]:
+    """What `replace_json` wrote; OSError, or ValueError where it is anything else, or not finite where it must be."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"it holds {constant:.20}")
+
+    def whole(text: str) -> int:
+        return found if abs(found := int(text)) <= LARGEST else refuse(text)
+
+    def real(text: str) -> float:
+        return found if math.isfinite(found := float(text)) or not finite else refuse(text)
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        value = json.loads(text, parse_constant=refuse if finite else float, parse_int=whole, parse_float=real)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds a {type(value).__name__} and no object")
+    return value
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.errors import LiveError
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dosimeter.lines import clean
+
 
 class Advance(Protocol):
     """Tells a bar how far the work is, and in a few words how it goes."""
@@ -36,11 +38,11 @@ def bar(title: str, total: float | None, *, bytes_: bool = False, show: bool | N
         return
     amount = DownloadColumn() if bytes_ else MofNCompleteColumn()
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # a name of a file, perhaps
         BarColumn(),
         amount,
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
     try:
@@ -49,7 +51,7 @@ def bar(title: str, total: float | None, *, bytes_: bool = False, show: bool | N
         yield _silent
         return
     try:
-        task = progress.add_task(title, total=total, note="")
+        task = progress.add_task(clean(title), total=total, note="")
 
         def advance(done: float, note: str = "", *, total: float | None = None) -> None:
             if total is None:

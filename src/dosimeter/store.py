@@ -41,7 +41,7 @@ from torch import Tensor
 from dosimeter import files, plain
 from dosimeter.auditing import Captured, Entry, Finding, ImageRecord, Outcome, Result, Summary, Survey, Trial
 from dosimeter.auditing.dosed import Dosed
-from dosimeter.errors import DataError
+from dosimeter.errors import DAMAGED, DataError
 from dosimeter.files import reason
 from dosimeter.types import Curve, ThreatModel, Victims
 
@@ -100,11 +100,13 @@ def write_run(result: Outcome | Survey, folder: Path) -> None:
 
 def attack_folder(number: int, name: str) -> str:
     """Where an attack of a panel lies in its folder."""
-    return f"attacks/{number:02d}-{name.replace(' ', '-')}"
+    return f"attacks/{number:02d}-{re.sub(r'[ /]', '-', name)}"
 
 
 def update_folder(key: str) -> str:
-    """Where an update of a federation lies in its folder."""
+    """Where an update of a federation lies in its folder, and never outside of it."""
+    if "/" in key or key in ("", ".", ".."):
+        raise ValueError(f"an update cannot be called {key!r}")
     return f"updates/{key}"
 
 
@@ -135,6 +137,14 @@ def unfinished(folder: Path) -> str:
     except DataError:
         return ""
     return str(info.get("made", "")) if info.get("status") == "interrupted" else ""
+
+
+def finished_run(folder: Path) -> bool:
+    """Whether a folder holds a run that was not stopped."""
+    try:
+        return bool(_read_json(folder / RUN).get("status") == "complete")
+    except DataError:
+        return False
 
 
 def finished(folder: Path, kind: type[F]) -> dict[str, F]:
@@ -179,7 +189,7 @@ def read(folder: str | Path) -> Outcome | Survey:
         if run.document.get("survey"):
             return _survey(run, folder)
         return _captured(run) if run.document.get("captured") else _result(run, folder)
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except DAMAGED as error:
         raise DataError(f"{folder}: expected a run of this version, but {reason(error)}; repeat the audit.") from None
 
 
@@ -307,18 +317,12 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    def refuse(constant: str) -> None:
-        raise ValueError(f"it holds {constant}")
-
     try:
-        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+        return files.read_json(path, finite=True)
     except OSError as error:
         raise DataError(f"{path}: expected a file of a run, but {reason(error)}; name the folder of a run.") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{path}: expected JSON, but it is damaged ({reason(error)}); repeat the audit.") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: expected a JSON object, found a {type(value).__name__}; repeat the audit.")
-    return value
 
 
 def _wrong(info: dict[str, Any], document: dict[str, Any], tensors: dict[str, Tensor]) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -119,12 +118,10 @@ def _page(folder: Path) -> str:
 @lru_cache(maxsize=8)
 def _drawn(folder: Path, _: int) -> str:
     """Made anew from the records, never taken from a file that lies there."""
-    from dosimeter.reports import write_page
+    from dosimeter.reports.page import render
     from dosimeter.store import read
 
-    with tempfile.TemporaryDirectory() as place:
-        write_page(read(folder), Path(place) / "report.html")
-        return (Path(place) / "report.html").read_text(encoding="utf-8")
+    return render(read(folder))
 
 
 def alive(store: Path, owner: str) -> bool:

@@ -18,6 +18,8 @@ from typer.core import TyperGroup
 
 from dosimeter.cli import options
 from dosimeter.cli.console import COMMAND, out, refusals, stoppable
+from dosimeter.files import clear_scratch
+from dosimeter.lines import clean
 
 
 class _AtHome(TyperGroup):
@@ -133,7 +135,8 @@ def main() -> None:
     """The program's entry."""
     try:
         with stoppable():
+            clear_scratch()
             app()
     except Exception:
-        traceback.print_exc()
+        sys.stderr.write(clean(traceback.format_exc()))
         sys.exit(CRASHED)

@@ -25,18 +25,27 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     with refusals():
         try:
             held = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SettingError(f"Expected a TOML file of options, but {str(path)!r}: {files.reason(error)}.") from None
         if (meant := held.pop("command", ctx.info_name)) != ctx.info_name:
             raise SettingError(f"{str(path)!r} is of dosimeter {meant}, not of dosimeter {ctx.info_name}; use that.")
-        known = {_written(param): param.name for param in ctx.command.params if _counts(param)}
+        known = {_written(param): param for param in ctx.command.params if _counts(param)}
         for key, value in held.items():
             if key not in known:
                 raise SettingError(unknown(f"option in {path.name}", key, known))
-            if isinstance(value, dict):
-                raise SettingError(f"Expected a value of {key!r} in {path.name}, got a table; write {key} = ...")
-        ctx.default_map = {str(known[key]): value for key, value in held.items()}
+            several = isinstance(value, list) and getattr(known[key], "multiple", False)
+            if not all(isinstance(each, bool | int | float | str) for each in (value if several else [value])):
+                form = {list: "a list", dict: "a table"}.get(type(value), "another kind")
+                raise SettingError(f"Expected a value of {key!r} in {path.name}, got {form}; write {key} = ...")
+        ctx.default_map = {str(known[key].name): _typed(value) for key, value in held.items()}
     return path
+
+
+def _typed(value: Any) -> Any:
+    """A value as it would be typed, so that it is checked like any other."""
+    if isinstance(value, list):
+        return [_typed(each) for each in value]
+    return value if isinstance(value, bool | str) else str(value)
 
 
 def write_config(folder: Path) -> None:
@@ -47,6 +56,7 @@ def write_config(folder: Path) -> None:
     ctx = click.get_current_context(silent=True)
     if ctx is None:
         return
+    files.make_private(folder)  # most commands put private images into it
     said, lines = given(), [f"command = {json.dumps(ctx.info_name)}"]
     for param in ctx.command.params:
         value = ctx.params.get(str(param.name))

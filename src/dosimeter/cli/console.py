@@ -1,5 +1,6 @@
 """Where the command line writes, how it refuses, and how it is stopped."""
 
+import errno
 import re
 import shlex
 import signal
@@ -14,20 +15,21 @@ import click
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
-from dosimeter import lines
+from dosimeter import files, lines
 from dosimeter.errors import DosimeterError
 from dosimeter.files import STOPS
 
 
-class _Plain(Console):
-    """A console on which no name of a file, a model or a record steers the terminal."""
+class _Clean(Console):
+    """One on which nothing that is printed steers the terminal, wherever its text came from."""
 
-    def print(self, *objects: Any, **how: Any) -> None:
-        super().print(*(lines.clean(each) if isinstance(each, str) else each for each in objects), **how)
+    def render_str(self, text: str, **how: Any) -> Text:
+        return super().render_str(lines.clean(text), **how)
 
 
-out, err = _Plain(), _Plain(stderr=True)
+out, err = _Clean(), _Clean(stderr=True)
 
 
 def hint(words: str) -> None:
@@ -48,6 +50,9 @@ def markdown(text: str) -> None:
         out.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""What a disk may refuse at any moment, which is no mistake of the program's."""
+
 COMMAND = "dosimeter.words"
 """Where a context has the words of the command line."""
 
@@ -66,8 +71,19 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except DosimeterError as reason:
-        said = " ".join([str(reason), *getattr(reason, "__notes__", ())])
+        said = " ".join(" ".join([str(reason), *getattr(reason, "__notes__", ())]).split("\n"))
         err.print(f"dosimeter: {escape(said)}", style="red", soft_wrap=True, highlight=False)
+        raise typer.Exit(2) from None
+    except OSError as reason:
+        if reason.errno not in OUTSIDE:
+            raise
+        where = "" if reason.filename is None else f" {str(reason.filename)!r}"
+        err.print(
+            f"dosimeter: {escape(f'Cannot write{where}: {files.reason(reason)}; make room or write elsewhere.')}",
+            style="red",
+            soft_wrap=True,
+            highlight=False,
+        )
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         err.print("Interrupted.")
@@ -104,6 +120,8 @@ def stoppable() -> Iterator[None]:
         signal.signal(each, ask)
     try:
         yield
+    except KeyboardInterrupt:  # before or after all commands
+        sys.exit(128 + (heard or [signal.SIGINT])[0])
     except SystemExit as end:
         if heard and end.code in (1, 130):  # 1 is click's for a Ctrl-C outside of all commands
             sys.exit(128 + heard[0])

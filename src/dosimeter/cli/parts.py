@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from dosimeter import checks, data, files, fingerprint, metrics, spec, store
+from dosimeter import checks, data, files, fingerprint, lines, metrics, spec, store
 from dosimeter.attacks import Attack, AverageOrders, GuessSteps, searching
 from dosimeter.auditing import Captured, Interrupted, InterruptedCapture, Resources, Result, Scoring, Survey, part
 from dosimeter.cli import console, options
@@ -144,7 +144,7 @@ def going_on(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        err.print(f"Interrupted; the same command goes on from what is kept in {folder}.", highlight=False)
+        lines.say(err, f"Interrupted; the same command goes on from what is kept in {folder}.")
         raise typer.Exit(130) from None
 
 

@@ -9,7 +9,7 @@ from dosimeter.cli import options
 from dosimeter.cli.console import command, hint, out, page
 from dosimeter.cli.parts import load_lpips, load_metrics, print_json
 from dosimeter.drafts import reserve
-from dosimeter.errors import SettingError
+from dosimeter.errors import SettingError, looking
 from dosimeter.reports import kept, pdf, print_result, print_several, write_comparison, write_pages
 from dosimeter.reports.several import apart
 
@@ -18,7 +18,8 @@ def run(asked: options.Report) -> None:
     """Draw the page and say where it is."""
     if asked.format is options.Format.pdf:
         pdf.browser()  # which refuses a machine that has none before anything is drawn
-    where = _drawn(asked)
+    with looking(asked.runs[0] if len(asked.runs) == 1 else "One of the runs"):
+        where = _drawn(asked)
     if asked.format is options.Format.pdf:
         where = pdf.print_page(where, (asked.out or where).with_suffix(".pdf"))
     if len(asked.runs) > 1:
@@ -63,7 +64,8 @@ def run_score(asked: options.Score) -> None:
         delta=scores.risk.delta if asked.delta is None and scores.risk else asked.delta,
         metrics=load_metrics(asked.metric),
     )
-    result = replace(_scored(found, before, scoring), command="\n".join(filter(None, (found.command, command()))))
+    with looking(asked.run):
+        result = replace(_scored(found, before, scoring), command="\n".join(filter(None, (found.command, command()))))
     place = asked.run.resolve()
     chosen, numbered = asked.out or place.with_name(f"{place.name}-scored"), asked.out is None
     with reserve(chosen, overwrite=asked.overwrite, numbered=numbered) as (draft, folder):

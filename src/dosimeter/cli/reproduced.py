@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+from rich.markup import escape
 
 from dosimeter import files, papers
 from dosimeter.cli.console import command, err
@@ -45,7 +46,7 @@ def write(item: papers.Item, found: Found, text: str, folder: Path, scale: paper
     lines = {f"{', '.join(row.name)}; {what}": each for row in found for what, each in row.series.items()}
     if lines:
         files.replace(folder / f"{name}-lines.csv", points(lines))
-    err.print(f"table   {folder / name}.md", highlight=False, soft_wrap=True)
+    err.print(escape(f"table   {folder / name}.md"), highlight=False, soft_wrap=True)
 
 
 def heat_of(places: Sequence[Place]) -> Html:

@@ -10,7 +10,7 @@ from dosimeter import files
 from dosimeter.cli import options
 from dosimeter.cli.console import hint, out
 from dosimeter.cli.parts import print_json
-from dosimeter.errors import DataError, DosimeterError, SettingError, unknown
+from dosimeter.errors import DataError, DosimeterError, SettingError, looking, unknown
 from dosimeter.lines import Grid, say
 from dosimeter.progress import duration
 from dosimeter.sweeps import Course, Entry, Status, Store, Trial
@@ -93,11 +93,11 @@ def export(asked: options.StoreExport) -> None:
     ending = asked.file.suffix
     if ending not in ENDINGS:
         raise SettingError(f"Expected a file that ends in .csv, .jsonl or .parquet, got {str(asked.file)!r}.")
-    with Store(asked.store, create=False) as store:
+    with Store(asked.store, create=False) as store, looking(asked.store):
         done = {each.digest: each for each in store.entries(Status.DONE)}
         rows = list(_rows(store, done) if not asked.records else _records(store, done.values()))
     files.replace(asked.file, ENDINGS[ending](Found(rows)), instead="FILE")
-    out.print(f"{len(rows):,} rows  {asked.file}", highlight=False, soft_wrap=True)
+    out.print(escape(f"{len(rows):,} rows  {asked.file}"), highlight=False, soft_wrap=True)
     hint("open the file with any program of tables")
 
 
@@ -131,7 +131,7 @@ def merge(asked: options.StoreMerge) -> None:
     with Store(asked.store) as store:
         for each in asked.others:
             with Store(each, create=False) as other:
-                out.print(f"{store.merge(other):,} trials from {each}", highlight=False, soft_wrap=True)
+                out.print(escape(f"{store.merge(other):,} trials from {each}"), highlight=False, soft_wrap=True)
     hint(f"dosimeter store list {asked.store}")
 
 
@@ -159,6 +159,8 @@ def _today(each: Entry) -> str:
     """The digest that it would have; its own where that cannot be said, since a file may only be elsewhere for now."""
     try:
         words = {key: value for key, value in each.words.items() if key != "shard"}
+        if any(".py:" in str(value) for value in words.values()):  # a store may be a stranger's
+            raise SettingError("it names a file of code, which runs only where you name it yourself")
         return (Course if each.kind == "training" else Trial)(**words).prepare().digest
     except (DosimeterError, TypeError) as error:
         out.print(

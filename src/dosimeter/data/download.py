@@ -101,6 +101,7 @@ def _fetch(url: str, part: Path, advance: Advance) -> None:
             while block := response.read(_CHUNK):
                 try:
                     file.write(block)
+                    file.flush()
                 except OSError as error:
                     raise _unwritable(part, error) from error
                 done += len(block)

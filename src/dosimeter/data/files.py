@@ -9,13 +9,13 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.lib import format as npy
 
+from dosimeter import unpacking
 from dosimeter.data.dataset import ARRAYS, SPLITS, UNREADABLE, Dataset, as_images, as_labels
 from dosimeter.data.pixels import Array, Shape
 from dosimeter.errors import DataError, OutputError
@@ -29,11 +29,6 @@ BATCH = "images (B, H, W, C) and labels (B,)"
 # RuntimeError is an encrypted member; NotImplementedError, an unknown compression, is one too.
 _CUT = (struct.error, tokenize.TokenError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 _BROKEN = (*UNREADABLE, RuntimeError, *_CUT)
-
-_HEADERS: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
-    (1, 0): npy.read_array_header_1_0,
-    (2, 0): npy.read_array_header_2_0,
-}
 
 
 class Summary(NamedTuple):
@@ -118,7 +113,7 @@ def peek(path: Path) -> Summary:
             name = f"{split}_images"
             try:
                 with archive.open(f"{name}.npy") as file:
-                    (count, height, width, *last), _, _ = _HEADERS[npy.read_magic(file)](file)
+                    (count, height, width, *last), _ = unpacking.read_header(file)
                     (channels,) = last or [1]
                     counts[split], shape = count, (channels, height, width)
                     if count < 0 or min(shape) < 1:
@@ -156,13 +151,18 @@ def _splits(path: Path, archive: zipfile.ZipFile) -> list[str]:
 
 def _check_room(path: Path, archive: zipfile.ZipFile, names: Sequence[str] = ARRAYS) -> None:
     """A file of a few megabytes may unpack to more than the machine has."""
-    claimed = sum(archive.getinfo(f"{name}.npy").file_size for name in names if f"{name}.npy" in archive.NameToInfo)
+    held = [f"{name}.npy" for name in names if f"{name}.npy" in archive.NameToInfo]
+    claimed = sum(archive.getinfo(name).file_size for name in held)
     memory = _memory()
     if claimed > memory:
         raise DataError(
             f"{path.name} unpacks to {claimed / 2**30:,.1f} GiB, more than the {memory / 2**30:,.1f} GiB of memory "
             "here; use fewer or smaller images."
         )
+    try:
+        unpacking.check(path, archive, held)
+    except unpacking.TooLargeError as error:
+        raise DataError(f"{path.name} is refused: {error} (numpy.savez).") from None
 
 
 def _memory() -> float:
@@ -175,11 +175,7 @@ def _memory() -> float:
 
 def _read(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
     try:
-        with archive.open(f"{name}.npy") as file:
-            array: Array = npy.read_array(file, allow_pickle=False)
-            if file.read(1):  # reading to the end is also what makes zipfile compare the checksum
-                raise ValueError("there are bytes after the array")
-            return array
+        return unpacking.read_array(archive, f"{name}.npy")
     except _BROKEN as error:
         raise _corrupt(path, name, error) from error
 

@@ -1,7 +1,6 @@
 """Reading what `flower.Keep` kept, for which nothing of Flower is needed."""
 
 import copy
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dosimeter import networks
-from dosimeter.errors import DataError, UpdateError
+from dosimeter import files, networks
+from dosimeter.errors import DAMAGED, DataError, UpdateError
 from dosimeter.types import BatchNorm, Gradient, Shape
 
 BEFORE, ROUND = "before.safetensors", "round.json"
@@ -87,18 +86,29 @@ def read_kept(folder: str | Path) -> Iterator[Kept]:
         raise DataError(f"Expected rounds that Keep wrote in {str(folder)!r}, found none; name the folder given to it.")
     for path in rounds:
         try:
-            document = json.loads(path.read_text())
-            there = {each.name: each for each in path.parent.iterdir()}  # names are looked up here and are never paths
-            shared = load_file(there[BEFORE])
-            for entry in document["replies"]:
-                for file in entry["files"][:1]:
-                    own = f"node-{entry['node']}.{BEFORE}"
-                    before, after = load_file(there[own]) if own in there else shared, load_file(there[file])
-                    count = _count(entry["examples"])
-                    told = {**document.get("run_config", {}), **entry.get("config", {})}
-                    yield Kept(document["round"], entry["node"], before, after, count, entry["metrics"], told)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as reason:
-            raise DataError(f"{path.parent} is not whole ({reason}); run the app again with Keep.") from None
+            yield from _round(path)
+        except (OSError, SafetensorError, *DAMAGED) as reason:
+            said = " ".join(str(reason).split())
+            raise DataError(f"{path.parent} is not whole ({said}); run the app again with Keep.") from None
+
+
+def _round(path: Path) -> list[Kept]:
+    """The replies of one round; SafetensorError and the like where it is damaged."""
+    document = files.read_json(path)
+    there = {each.name: each for each in path.parent.iterdir()}  # names are looked up here and are never paths
+    if not isinstance(document["round"], int) or document["round"] != _number(path):
+        raise ValueError(f"it is of round {document['round']!r:.20}")
+    shared, found = load_file(there[BEFORE]), []
+    for entry in document["replies"]:
+        for file in entry["files"][:1]:
+            own = f"node-{entry['node']}.{BEFORE}"
+            before, after = load_file(there[own]) if own in there else shared, load_file(there[file])
+            told = {**document.get("run_config", {}), **entry.get("config", {})}
+            if not isinstance(entry["node"], int) or not isinstance(entry["metrics"], dict):
+                raise ValueError("a reply is of no node, or without metrics")
+            count = _count(entry["examples"])
+            found.append(Kept(document["round"], entry["node"], before, after, count, entry["metrics"], told))
+    return found
 
 
 def _number(path: Path) -> int:

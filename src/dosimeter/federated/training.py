@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,17 +64,18 @@ def train(
     folder = None if folder is None else Path(folder)
     if folder:
         files.check_writable(folder)
-    at = _beginning(federation, folder, begin)
-    federation.prepare()
-    if watch:
-        watch(at.done, at.state, at.private)
-    last = protocol.rounds if until is None else until
-    at_once = min(workers or os.cpu_count() or 1, protocol.taking_part())
-    samples = _samples(federation, chosen(federation, at.done))
-    with (
-        side_by_side(federation, at_once, samples=samples, processes=processes) as fits,
-        bar(f"{last} rounds", last, show=progress) as advance,
-    ):
+    with ExitStack() as held:
+        if folder:
+            held.enter_context(files.alone(folder))  # two in one folder would mix their rounds; the second waits
+        at = _beginning(federation, folder, begin, tested)
+        federation.prepare()
+        if watch:
+            watch(at.done, at.state, at.private)
+        last = protocol.rounds if until is None else until
+        at_once = min(workers or os.cpu_count() or 1, protocol.taking_part())
+        samples = _samples(federation, chosen(federation, at.done))
+        fits = held.enter_context(side_by_side(federation, at_once, samples=samples, processes=processes))
+        advance = held.enter_context(bar(f"{last} rounds", last, show=progress))
         advance(at.done, _note(at.history))
         while at.done < last and not _stale(at.history, protocol.patience):
             began = time.perf_counter()
@@ -84,13 +86,15 @@ def train(
             advance(at.done, _note(at.history))
             if watch:
                 watch(at.done, at.state, at.private)
-    if folder and not (folder / ROUND).is_file():
-        write_checkpoint(folder, federation, at)  # of a training that had nothing to do
+        if folder and not (folder / ROUND).is_file():
+            write_checkpoint(folder, federation, at)  # of a training that had nothing to do
     return Training(at.state, at.private, at.history, at.optimisers)
 
 
-def _beginning(federation: Federation, folder: Path | None, begin: Training | None) -> Checkpoint:
-    if folder and (at := read_checkpoint(folder, federation)):
+def _beginning(
+    federation: Federation, folder: Path | None, begin: Training | None, tested: Collection[int] | None
+) -> Checkpoint:
+    if folder and (at := read_checkpoint(folder, federation, tested=tested)):
         return at
     begin = begin or Training(federation.initial(), {}, [])
     return Checkpoint(len(begin.history), begin.state, begin.private, begin.optimisers, begin.history)

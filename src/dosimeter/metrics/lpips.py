@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
+from dosimeter import unpacking
 from dosimeter.errors import DataError
 from dosimeter.metrics.images import check_pair
 
@@ -208,6 +209,7 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         else:
             with warnings.catch_warnings():  # torch warns of foreign pickles that it then refuses
                 warnings.simplefilter("ignore")
+                unpacking.check_pickle(path)
                 tensors = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); expected a file of weights.") from None

@@ -8,12 +8,12 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from dosimeter import unpacking
 from dosimeter.errors import ModelError
 from dosimeter.models.names import Dialect, complete, dialect_of
 
@@ -88,11 +88,13 @@ def _read(path: Path, noun: str) -> Mapping[str, Tensor]:
             if kind == ".npz":
                 content = _read_npz(path)
             else:
-                content = load_file(path) if kind == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+                content = load_file(path) if kind == ".safetensors" else _read_pickle(path)
     except OSError as reason:
         raise ModelError(f"{path} cannot be read: {reason.strerror or reason}.") from None
     except SafetensorError as reason:
         raise ModelError(f"{path} is not a whole safetensors file: {_line(reason)}.") from None
+    except unpacking.TooLargeError as reason:
+        raise ModelError(f"{path} is refused: {reason}.") from None
     except BROKEN as reason:
         if "Weights only load failed" in str(reason) or "allow_pickle" in str(reason):
             raise ModelError(
@@ -107,15 +109,25 @@ def _read(path: Path, noun: str) -> Mapping[str, Tensor]:
     for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise ModelError(f"{path} holds {name!r}: {type(value).__name__}, expected tensors by name alone.")
+        if value.layout != torch.strided or value.is_nested or value.is_quantized or value.device.type != "cpu":
+            raise ModelError(f"{path} holds {name!r} in a form without plain numbers; save model.state_dict().")
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():  # one number read a billion times
+            raise ModelError(f"{path} holds less of {name!r} than its shape {_form(value)} says; save it anew.")
     return content
 
 
+def _read_pickle(path: Path) -> object:
+    unpacking.check_pickle(path)
+    return torch.load(path, "cpu", weights_only=True)
+
+
 def _read_npz(path: Path) -> dict[str, Tensor]:
-    # Opened here, since numpy leaves a file open that it cannot read.
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    # torch takes only the byte order of this machine.
-    return {name: torch.from_numpy(array.astype(array.dtype.newbyteorder("="))) for name, array in arrays.items()}
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        unpacking.check(path, archive)
+        arrays = {name.removesuffix(".npy"): unpacking.read_array(archive, name) for name in archive.namelist()}
+    # torch takes only the byte order of this machine, and the memory is its own from here on.
+    native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
+    return {name: torch.from_numpy(array) for name, array in native.items()}
 
 
 def _without_prefix(found: Mapping[str, Tensor], model: nn.Module) -> Mapping[str, Tensor]:

@@ -1,10 +1,11 @@
 """The dose on a page: by image, by tensor, and beside what attacks reached."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dosimeter import files
+from dosimeter.errors import DAMAGED
 from dosimeter.reports import charts, pictures, sections
 from dosimeter.reports.drawn import Drawn, Entry
 from dosimeter.reports.markup import Html, join, tag
@@ -18,12 +19,15 @@ MANY = 4
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """What was kept; None where nothing was, or nothing that can be read."""
+    """What was kept; None where nothing was, or nothing that can be drawn."""
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = files.read_json(folder / FILE)
+        if not found.get("images"):
+            return None
+        beside(found)
+    except (OSError, *DAMAGED):
         return None
-    return found if isinstance(found, dict) and found.get("images") else None
+    return found
 
 
 def beside(found: Entry) -> Html:

@@ -3,12 +3,11 @@
 What a page shows is kept beside it as plain values, so that it can be drawn again at any later time.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from dosimeter import files
-from dosimeter.errors import DataError
+from dosimeter.errors import DAMAGED, DataError
 from dosimeter.reports import opening, sections
 from dosimeter.reports.drawn import Drawn
 from dosimeter.reports.kinds import KINDS
@@ -35,13 +34,13 @@ def is_kept(folder: Path) -> bool:
 def draw(folder: Path, *, redact: bool = False) -> Path:
     """The page of what was kept; without pictures it is a file beside the other."""
     try:
-        found = json.loads((folder / FILE).read_text())
+        found = files.read_json(folder / FILE)
         name, title, parts = KINDS[found["kind"]]
         drawn = parts(found | {"folder": folder, "redact": redact})
         if found["command"]:
             drawn.parts.append(Part("again", "Run it again", sections.again(found["command"])))
         page = document(title, found["about"], drawn, redact=redact)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, *DAMAGED) as error:
         raise DataError(f"{folder / FILE}: expected what a page shows, but {files.reason(error)}.") from None
     where = folder / (f"{Path(name).stem}-redacted.html" if redact else name)
     files.replace(where, page)

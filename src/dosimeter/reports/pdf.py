@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from dosimeter import files
@@ -24,8 +23,8 @@ def browser() -> str:
 
 def print_page(page: Path, to: Path) -> Path:
     """Print an HTML page to a PDF and say where that is."""
-    with tempfile.TemporaryDirectory() as place:
-        made = Path(place) / "page.pdf"
+    with files.scratch() as place:
+        made = place / "page.pdf"
         words = [browser(), "--headless", "--disable-gpu", "--no-pdf-header-footer", f"--user-data-dir={place}/user"]
         if hasattr(os, "geteuid") and os.geteuid() == 0:  # its sandbox does not run as root, as in containers
             words.append("--no-sandbox")

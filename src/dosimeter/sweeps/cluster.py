@@ -7,7 +7,6 @@ store, where each is put once, and programs of the user's own travel with what t
 import os
 import signal
 import socket
-import tempfile
 import threading
 import time
 import warnings
@@ -23,7 +22,8 @@ import torch
 from ray import exceptions as lost
 
 from dosimeter import files, fingerprint
-from dosimeter.errors import DosimeterError, SettingError
+from dosimeter.errors import DosimeterError, OutputError, SettingError
+from dosimeter.federated.checkpoint import ROUND
 from dosimeter.sweeps.packing import Packed, Packer, dumps, unpack
 from dosimeter.sweeps.places import WAIT, Item, Tell, why
 from dosimeter.sweeps.store import Status, Store
@@ -272,7 +272,9 @@ class _Driver:
             for name, content in done.files:
                 files.replace(store.place(one.digest) / name, content)
             one.keep(store, done.found, done.seconds)
-        except Exception as error:  # a disk that is full
+        except OutputError:  # a disk that is full, which is no fault of the item's
+            raise
+        except Exception as error:
             self._failed(sent, why(error))
             return
         if not sent.asked:
@@ -295,8 +297,8 @@ def _work(code: str, packed: Packed, needed: Packed | None, given: Sequence[tupl
         torch.set_num_threads(1)
         loaded = unpack(packed, ray.get)
         value = None if needed is None else unpack(needed, ray.get)
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place) / "item"
+        with files.scratch() as place:
+            folder = place / "item"
             for name, content in given:
                 files.replace(folder / name, content)
             began = time.monotonic()
@@ -307,6 +309,10 @@ def _work(code: str, packed: Packed, needed: Packed | None, given: Sequence[tupl
 
 
 def _files_in(folder: Path) -> tuple[tuple[str, bytes], ...]:
-    """Names and contents, the oldest first: who reads half of them reads what the writer had written by then."""
-    paths = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_mtime_ns)
+    """Names and contents of all but drafts; a training's round comes last, as where it is written.
+
+    Not by their times, since clocks jump.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    paths.sort(key=lambda path: path.name == ROUND)
     return tuple((path.relative_to(folder).as_posix(), path.read_bytes()) for path in paths)

@@ -7,7 +7,6 @@ or `search` for all that is outside of it. Bytes are those that calls read and w
 prices to what the benchmark's cases take on a machine; those of another one are shipped for machines where nobody did.
 """
 
-import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
@@ -144,7 +143,7 @@ def prices() -> Prices:
     own = cache_folder() / FILE
     for path in (own, SHIPPED) if own.is_file() else (SHIPPED,):
         try:
-            found = Prices(**json.loads(path.read_text()))
+            found = Prices(**files.read_json(path))
         except (OSError, ValueError, TypeError) as error:
             raise DataError(f"{str(path)!r} has no prices ({error}); make it anew: dosimeter bench costs.") from None
         if found.machine == machine():

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from dosimeter.errors import DosimeterError, SettingError
+from dosimeter.errors import DosimeterError, OutputError, SettingError
 from dosimeter.sweeps.store import Status, Store
 
 HERE, LOCAL, RAY = "here", "local", "ray"
@@ -127,6 +127,10 @@ class Here:
         except KeyboardInterrupt:
             store.release(one.digest)
             raise KeyboardInterrupt from None
+        except OutputError:  # a disk that is full is no fault of the item's, and of no use to the next one
+            with suppress(DosimeterError):
+                store.release(one.digest)
+            raise
         except Exception as error:  # whatever a part of the user's raises is kept for them to see
             store.fail(one.digest, why(error))
 

@@ -11,14 +11,16 @@ at any moment leaves a trial that is not done, or one whose folder is whole and 
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,23 +28,12 @@ from dosimeter import files
 from dosimeter import store as runs
 from dosimeter.auditing import Result
 from dosimeter.auditing.verdict import weigh
-from dosimeter.drafts import locked
-from dosimeter.errors import DataError
+from dosimeter.errors import DAMAGED, DataError, OutputError
+from dosimeter.files import locked
+from dosimeter.sweeps.database import Database
 
-FILE, TRIALS, OWNERS, DRAFTS, FORMAT = "trials.sqlite", "trials", "owners", "drafts", 1
-PATIENCE = 30.0
-"""Seconds that a process waits for another one's writing, which takes milliseconds."""
-
-_TABLES = """
-CREATE TABLE IF NOT EXISTS about (format INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS trials (
-    digest TEXT PRIMARY KEY, kind TEXT NOT NULL, words TEXT NOT NULL, status TEXT NOT NULL, owner TEXT,
-    began REAL, seconds REAL, found TEXT, why TEXT, uses TEXT);
-CREATE TABLE IF NOT EXISTS records (
-    digest TEXT NOT NULL REFERENCES trials, place INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (digest, place));
-CREATE INDEX IF NOT EXISTS by_status ON trials (status);
-"""
-
+FILE, TRIALS, OWNERS, DRAFTS = "trials.sqlite", "trials", "owners", "drafts"
+_DIGEST = re.compile(r"[0-9A-Za-z_-]+")
 _ALL = "digest, kind, words, status, owner, began, seconds, found, why, uses"
 
 
@@ -90,28 +81,15 @@ class Store:
         if not create and not (self.folder / FILE).is_file():
             raise DataError(f"Expected a store of trials in {str(folder)!r}, found none; name the --out of a sweep.")
         check_folder(self.folder)
-        try:
-            if create:
-                (self.folder / TRIALS).mkdir(parents=True, exist_ok=True)
-            self._base = sqlite3.connect(self.folder / FILE, timeout=PATIENCE, isolation_level=None)
-            self._share()
-            self._base.execute("PRAGMA synchronous = NORMAL")
-            with self._writing():
-                for line in _TABLES.split(";"):
-                    self._base.execute(line)
-                if not self._base.execute("SELECT 1 FROM about").fetchone():
-                    self._base.execute("INSERT INTO about VALUES (?)", (FORMAT,))
-            (known,) = self._base.execute("SELECT format FROM about").fetchone()
-        except OSError as error:
-            raise files.refused(folder, error) from None
-        except sqlite3.DatabaseError as error:
-            raise DataError(
-                f"{str(self.folder / FILE)!r} is no store of trials, or is damaged ({error}); choose another --out."
-            ) from None
-        if known != FORMAT:
-            raise DataError(
-                f"{str(self.folder)!r}: expected a store of format {FORMAT}, got {known}; update dosimeter."
-            )
+        if create:
+            files.make_private(self.folder)
+            try:
+                (self.folder / TRIALS).mkdir(exist_ok=True)
+            except OSError as error:
+                raise files.refused(folder, error) from None
+        self._base = Database(self.folder / FILE)
+        if create:
+            self._clear()
 
     def __enter__(self) -> Self:
         return self
@@ -123,59 +101,52 @@ class Store:
             shutil.rmtree(self.folder / DRAFTS / self.owner, ignore_errors=True)
         self._base.close()
 
-    def _share(self) -> None:
-        """Let others read while one writes; SQLite does not wait by itself for others that say so at the same time."""
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                self._base.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.01)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """A change that is there as a whole or not at all, after those of other processes."""
-        self._base.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._base.execute("ROLLBACK")
-            raise
-        self._base.execute("COMMIT")
-
     def entries(self, status: Status | None = None) -> list[Entry]:
         """All trials, or those of a status, in the order of their digests."""
         where, given = ("WHERE status = ?", (status,)) if status else ("", ())
-        return [_entry(row) for row in self._base.execute(f"SELECT {_ALL} FROM trials {where} ORDER BY digest", given)]
+        rows = self._base.rows(f"SELECT {_ALL} FROM trials {where} ORDER BY digest", given)
+        return [self._entry(row) for row in rows]
 
     def standing(self) -> dict[str, tuple[Status, float | None]]:
         """Status and seconds of all trials by their digests, for those who look often."""
-        rows = self._base.execute("SELECT digest, status, seconds FROM trials")
-        return {digest: (Status(status), seconds) for digest, status, seconds in rows}
+        rows = self._base.rows("SELECT digest, status, seconds FROM trials")
+        try:
+            return {digest: (Status(status), seconds) for digest, status, seconds in rows}
+        except DAMAGED as error:
+            raise self._base.damaged(error) from None
 
     def entry(self, digest: str) -> Entry | None:
         """A trial by its digest or by the beginning of it, where that is the only one with it."""
-        rows = self._base.execute(
+        rows = self._base.rows(
             f"SELECT {_ALL} FROM trials WHERE digest >= ? AND digest < ? LIMIT 2", (digest, digest + "g")
-        ).fetchall()
-        return _entry(rows[0]) if len(rows) == 1 else None
+        )
+        return self._entry(rows[0]) if len(rows) == 1 else None
+
+    def _entry(self, row: tuple[Any, ...]) -> Entry:
+        try:
+            return _entry(row)
+        except DAMAGED as error:
+            raise self._base.damaged(error) from None
 
     def records(self, digest: str) -> list[dict[str, Any]]:
         """A trial's records, one an image."""
-        rows = self._base.execute("SELECT record FROM records WHERE digest = ? ORDER BY place", (digest,))
-        return [json.loads(row) for (row,) in rows]
+        rows = self._base.rows("SELECT record FROM records WHERE digest = ? ORDER BY place", (digest,))
+        try:
+            return [json.loads(row) for (row,) in rows]
+        except DAMAGED as error:
+            raise self._base.damaged(error) from None
 
     def place(self, digest: str) -> Path:
-        """The folder of a trial."""
+        """The folder of a trial, which is never one elsewhere."""
+        if not _DIGEST.fullmatch(digest):
+            raise self._base.damaged(ValueError(f"a trial is called {digest!r:.40}"))
         return self.folder / TRIALS / digest
 
     def result(self, digest: str) -> Result:
         """A done audit, with its images."""
         found = runs.read(self.place(digest))
-        assert isinstance(found, Result)
+        if not isinstance(found, Result):
+            raise DataError(f"{self.place(digest)}: expected an audit of a model, found another run; remove it.")
         return found
 
     def claim(
@@ -183,15 +154,15 @@ class Store:
     ) -> bool:
         """Take a trial to run it, unless it is done, has failed (`again` takes that up) or another process runs it."""
         self._become()
-        with self._writing():
-            row = self._base.execute("SELECT status, owner FROM trials WHERE digest = ?", (digest,)).fetchone()
+        with self._base.writing() as base:
+            row = base.execute("SELECT status, owner FROM trials WHERE digest = ?", (digest,)).fetchone()
             if row:
                 status, owner = row
                 if status == Status.DONE or (status == Status.FAILED and not again):
                     return False
                 if status == Status.RUNNING and owner != self.owner and self._lives(owner):
                     return False
-            self._base.execute(
+            base.execute(
                 "INSERT OR REPLACE INTO trials (digest, kind, words, status, owner, began, uses) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (digest, kind, json.dumps(words, sort_keys=True), Status.RUNNING, self.owner, time.time(), uses),
@@ -213,60 +184,62 @@ class Store:
         """Keep a result: its folder first, then its entry."""
         with files.undisturbed():
             draft = self._draft(digest)
-            draft.mkdir(parents=True)
             try:
+                draft.mkdir()
                 runs.write_run(replace(result, made=digest), draft)
                 place = self.place(digest)
                 if place.exists():  # of a run that failed, or of a process that was taken for dead
                     shutil.rmtree(place)
                 os.rename(draft, place)
+            except OSError as error:
+                raise files.refused(place, error) from None
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
             self._enter(digest, result)
 
     def _enter(self, digest: str, result: Result) -> None:
         records = [(digest, at, json.dumps(each.document())) for at, each in enumerate(result.records)]
-        with self._writing():
-            self._done(digest, numbers(result), result.seconds)
-            self._base.execute("DELETE FROM records WHERE digest = ?", (digest,))
-            self._base.executemany("INSERT INTO records VALUES (?, ?, ?)", records)
+        with self._base.writing() as base:
+            self._done(base, digest, numbers(result), result.seconds)
+            base.execute("DELETE FROM records WHERE digest = ?", (digest,))
+            base.executemany("INSERT INTO records VALUES (?, ?, ?)", records)
 
     def trained(self, digest: str, found: Mapping[str, Any], seconds: float) -> None:
         """Say that a training is done, whose folder it has written itself."""
-        with self._writing():
-            self._done(digest, found, seconds)
+        with self._base.writing() as base:
+            self._done(base, digest, found, seconds)
 
     def note(self, digest: str, found: Mapping[str, Any]) -> None:
         """Keep more numbers of a done trial."""
-        with self._writing():
+        with self._base.writing() as base:
             said = json.dumps(found, sort_keys=True)
-            self._base.execute("UPDATE trials SET found = ? WHERE digest = ?", (said, digest))
+            base.execute("UPDATE trials SET found = ? WHERE digest = ?", (said, digest))
 
-    def _done(self, digest: str, found: Mapping[str, Any], seconds: float) -> None:
-        self._base.execute(
+    def _done(self, base: sqlite3.Connection, digest: str, found: Mapping[str, Any], seconds: float) -> None:
+        base.execute(
             "UPDATE trials SET status = ?, owner = NULL, seconds = ?, found = ?, why = NULL WHERE digest = ?",
             (Status.DONE, seconds, json.dumps(found, sort_keys=True), digest),
         )
 
     def fail(self, digest: str, why: str) -> None:
         """Keep why a trial failed, for people; it is not tried again unless that is asked for."""
-        with self._writing():
-            self._base.execute(
+        with self._base.writing() as base:
+            base.execute(
                 "UPDATE trials SET status = ?, owner = NULL, why = ? WHERE digest = ?", (Status.FAILED, why, digest)
             )
 
     def release(self, digest: str) -> None:
         """Give back a trial that was stopped; what a training had by then stays in its folder."""
-        with self._writing():
-            self._base.execute("DELETE FROM trials WHERE digest = ? AND status = ?", (digest, Status.RUNNING))
+        with self._base.writing() as base:
+            base.execute("DELETE FROM trials WHERE digest = ? AND status = ?", (digest, Status.RUNNING))
 
     def prune(self, digests: Iterable[str]) -> int:
         """Forget trials and remove their folders; says how many there were."""
         many = 0
         for digest in digests:
-            with self._writing():
-                self._base.execute("DELETE FROM records WHERE digest = ?", (digest,))
-                many += self._base.execute("DELETE FROM trials WHERE digest = ?", (digest,)).rowcount
+            with self._base.writing() as base:
+                base.execute("DELETE FROM records WHERE digest = ?", (digest,))
+                many += base.execute("DELETE FROM trials WHERE digest = ?", (digest,)).rowcount
             shutil.rmtree(self.place(digest), ignore_errors=True)
         return many
 
@@ -277,35 +250,46 @@ class Store:
             if each.digest in mine:
                 continue
             draft = self._draft(each.digest)
-            shutil.copytree(other.place(each.digest), draft)
+            _copy(other.place(each.digest), draft)
             shutil.rmtree(self.place(each.digest), ignore_errors=True)
             os.rename(draft, self.place(each.digest))
             row = (each.digest, each.kind, json.dumps(each.words, sort_keys=True), each.status, None, each.began)
             told = (each.seconds, json.dumps(each.found, sort_keys=True), None, each.uses)
             records = [(each.digest, at, json.dumps(one)) for at, one in enumerate(other.records(each.digest))]
-            with self._writing():
-                self._base.execute("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row + told)
-                self._base.execute("DELETE FROM records WHERE digest = ?", (each.digest,))
-                self._base.executemany("INSERT INTO records VALUES (?, ?, ?)", records)
+            with self._base.writing() as base:
+                base.execute("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row + told)
+                base.execute("DELETE FROM records WHERE digest = ?", (each.digest,))
+                base.executemany("INSERT INTO records VALUES (?, ?, ?)", records)
             many += 1
         return many
 
     def _draft(self, digest: str) -> Path:
-        """Where this process writes what is to take its place."""
+        """Where this process writes what is to take its place; nobody else looks into it."""
         self._become()
-        return self.folder / DRAFTS / self.owner / digest
+        mine = self.folder / DRAFTS / self.owner
+        for folder in (mine.parent, mine):
+            files.make_private(folder)
+        return mine / digest
 
     def _become(self) -> None:
-        """Be known as a living process, before the first trial is taken, and clear what dead ones left half-written."""
+        """Be known as a living process, before the first trial is taken."""
         if self.owner:
             return
         self.owner = f"{os.uname().nodename if hasattr(os, 'uname') else 'here'}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        (self.folder / OWNERS).mkdir(exist_ok=True)
-        with suppress(ImportError, OSError):  # where files have no locks, all owners count as dead
-            self._held.enter_context(locked(self.folder / OWNERS / f"{self.owner}.lock", os.O_CREAT))
+        try:
+            (self.folder / OWNERS).mkdir(exist_ok=True)
+        except OSError as error:
+            raise files.refused(self.folder, error) from None
+        # Where files have no locks, all owners count as dead.
+        self._held.enter_context(files.holding(self.folder / OWNERS / f"{self.owner}.lock"))
+
+    def _clear(self) -> None:
+        """Remove what dead processes left half-written."""
         for path in (self.folder / DRAFTS).glob("*"):
-            if path.name != self.owner and not self._lives(path.name):
+            if not self._lives(path.name):
                 shutil.rmtree(path, ignore_errors=True)
+        for path in (self.folder / OWNERS).glob("*.lock"):
+            self._lives(path.stem)
 
     def _lives(self, owner: str | None) -> bool:
         """Whether a process holds its lock; what is left of a dead one is removed."""
@@ -322,6 +306,17 @@ class Store:
             return True
 
 
+def _copy(found: Path, to: Path) -> None:
+    """A trial's folder from another store, which may be a stranger's: what a link in it leads to is not copied."""
+    if linked := next((path for path in (found, *found.rglob("*")) if path.is_symlink()), None):
+        raise DataError(f"{str(linked)!r} is a link, expected the files of a trial; remove it from the store.")
+    try:
+        shutil.copytree(found, to)
+    except OSError as error:  # which shutil.Error is too
+        shutil.rmtree(to, ignore_errors=True)
+        raise OutputError(f"Cannot copy {str(found)!r}: {files.reason(error)}; make room, or repair it.") from None
+
+
 def numbers(result: Result) -> dict[str, Any]:
     """What tables show of an audit."""
     scores, near = result.scores, result.scores.nearest
@@ -335,9 +330,27 @@ def numbers(result: Result) -> dict[str, Any]:
     return found | {"verdict": weigh(result).kind.value, "evidence": dict(scores.evidence)}
 
 
+_FOUND: dict[str, dict[str, Any]] = {
+    "audit": {"ssim": Real, "psnr": Real, "read": int, "of": int, "attack_name": str, "verdict": str, "evidence": dict},
+    "training": {"accuracy": Real, "last_accuracy": Real, "rounds": int},
+}
+"""What is found of every done trial of a kind."""
+
+
 def _entry(row: tuple[Any, ...]) -> Entry:
+    """ValueError and its like where the row is none that was written here."""
     digest, kind, words, status, owner, began, seconds, found, why, uses = row
-    return Entry(
+    made = Entry(
         digest=digest, kind=kind, words=json.loads(words), status=Status(status), owner=owner, began=began,
         seconds=seconds, found=json.loads(found) if found else None, why=why, uses=uses,
     )  # fmt: skip
+    texts = (digest, kind, owner or "", why or "", uses or "")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(made.words, dict):
+        raise ValueError("a trial's words are none")
+    if made.status is Status.DONE:
+        for key, form in _FOUND.get(kind, {}).items():
+            if made.found is None or not isinstance(made.found[key], form):
+                raise ValueError(f"the {key} of {digest:.40} is missing")
+        if not isinstance(seconds, Real) or not all(isinstance(each, Real | None) for each in (began, seconds)):
+            raise ValueError(f"the time of {digest:.40} is missing")
+    return made

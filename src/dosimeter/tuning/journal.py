@@ -7,15 +7,18 @@ owners/NAME.lock    held by a living process; settings of a dead one are tried a
 
 import fcntl
 import os
+import re
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
-from dosimeter.drafts import locked
-from dosimeter.errors import SettingError, unknown
+from dosimeter import files
+from dosimeter.errors import DAMAGED, DataError, SettingError, unknown
+from dosimeter.files import locked
 
 try:
     import optuna
@@ -62,10 +65,21 @@ class Journal:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         path = folder / FILE
         path.touch()
+        try:
+            self.study = self._study(path)
+            for trial in self.trials():
+                _check(trial)
+        except (*DAMAGED, optuna.exceptions.OptunaError) as error:
+            raise DataError(
+                f"{path}: expected the journal of a tuning, but it is damaged ({files.reason(error)}); choose another "
+                "--out."
+            ) from None
+
+    def _study(self, path: Path) -> Any:
         lock: Any = _Lock(path)
         backend = JournalFileBackend(str(path), lock_obj=lock)
         with self.turn():
-            self.study = optuna.create_study(
+            return optuna.create_study(
                 storage=optuna.storages.JournalStorage(backend),
                 study_name=STUDY,
                 direction="maximize",
@@ -127,6 +141,25 @@ class Journal:
         except OSError:
             return True
         return False
+
+
+_OWNER = re.compile(r"[0-9a-f-]+")
+_FORMS: dict[str, Any] = {
+    "owner": str, "stage": str, "factor": Real, "words": str, "seconds": Real, "tried": list, "again": int, "why": str,
+}  # fmt: skip
+"""What settings have beside their values."""
+
+
+def _check(trial: FrozenTrial) -> None:
+    """ValueError where a line of the journal is none that a tuning writes."""
+    about = trial.user_attrs
+    for key, form in _FORMS.items():
+        if key in about and not isinstance(about[key], form):
+            raise ValueError(f"the {key} of setting {trial.number} is none")
+    if not all(isinstance(each, Real) for each in about.get("tried", [])):
+        raise ValueError(f"what was found of setting {trial.number} is no number")
+    if not _OWNER.fullmatch(about.get("owner", "0")):
+        raise ValueError(f"setting {trial.number} was taken by nobody")
 
 
 def sampler(name: str, seed: int) -> Any:

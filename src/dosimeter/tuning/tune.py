@@ -1,6 +1,5 @@
 """Tune a search attack on images of the attacker's own."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -93,9 +92,12 @@ def _agree(folder: Path, asked: Tuning) -> None:
     path, now = folder / MADE, {"program": "dosimeter", "kind": "tune", **plain.of(asked.made)}
     if path.is_file():
         try:
-            files.check_same(folder, json.loads(path.read_text()), now)
-        except ValueError as error:
-            raise DataError(f"{path}: expected what was tuned here, but {error}; choose another --out.") from None
+            was = files.read_json(path)
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{path}: expected what was tuned here, but {files.reason(error)}; choose another --out."
+            ) from None
+        files.check_same(folder, was, now)
         return
     folder.mkdir(parents=True, exist_ok=True)
     files.replace_json(path, now)

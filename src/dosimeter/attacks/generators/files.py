@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -71,7 +72,8 @@ def _rebuilt(path: Path, about: dict[str, str], tensors: dict[str, Tensor]) -> t
         if max(latent, width, channels, height, across) > MOST or channels < 1:
             raise ValueError
         shape = (channels, height, across)
-        network = Network(shape=shape, latent=latent, width=width, trained=True)
+        with torch.device("meta"):  # a few words may ask for more than all memory
+            network = Network(shape=shape, latent=latent, width=width, trained=True)
     except (ValueError, SettingError):
         raise ModelError(f"{path} has settings in its metadata that make no generator: {about}; {HOW}.") from None
     expected = network.state_dict()
@@ -83,5 +85,5 @@ def _rebuilt(path: Path, about: dict[str, str], tensors: dict[str, Tensor]) -> t
     wrong += [name for name, t in tensors.items() if name not in wrong and not t.isfinite().all()]
     if wrong:
         raise ModelError(f"{path} does not fit the generator of its metadata, first at {wrong[0]!r}; {HOW}.")
-    network.load_state_dict(tensors)
+    network.load_state_dict(tensors, assign=True)
     return network, latent, shape

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dosimeter import plain, spec
+from dosimeter import files, plain, spec
 from dosimeter.attacks.base import Attack
 from dosimeter.attacks.search.search import Search
 from dosimeter.errors import SettingError
@@ -55,8 +55,8 @@ def read(name: str) -> Tuned:
         raise SettingError(
             f"Expected a tuned attack in {str(path)!r}, found none; in that folder {others}. dosimeter tune makes them."
         ) from None
-    except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
+    except (OSError, ValueError, RecursionError) as error:
+        said = files.reason(error)
         raise SettingError(f"{path}: expected a tuned attack as dosimeter tune writes it, but {said}.") from None
     if found.format != FORMAT:
         raise SettingError(f"{path}: expected a tuned attack of format {FORMAT}, got {found.format}; tune it again.")
