@@ -21,6 +21,7 @@ from dosimeter.defenses import NoDefense, shortcuts
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import Advance
 from dosimeter.types import (
+    Measured,
     Observation,
     Reconstruction,
     Target,
@@ -31,6 +32,9 @@ from dosimeter.types import (
 )
 
 T = TypeVar("T")
+
+COPIES = 6
+"""Of all images that are held until they are scored."""
 
 
 class Ran(NamedTuple):
@@ -79,9 +83,10 @@ class Job:
             passes=cost.updates * max(cost.passes, self.trained.steps if self.trained else 1),
             budget=resources.budget,
             workers=1 if resources.compiled else resources.workers,
-            extra=cost.beside,
+            extra=cost.beside + _again(target, audit.updates.rounds) // max(1, cost.candidates),
             steady=resources.steady,
         )
+        plan = _with_clients(plan, target, victims.batch, resources.budget)
         # Updates of the same client stay together.
         tied = audit.updates.same_client
         self.plan = plan._replace(victims=max(tied, plan.victims - plan.victims % tied))
@@ -89,9 +94,15 @@ class Job:
         simulated = replace(self.attacker.target, stretch=plan.stretch, part=plan.part)
         fitted = attack.at_most(plan.restarts).fitted(self.attacker.target, victims.batch)
         self.attacker = replace(self.attacker, target=simulated, attack=fitted)
+        self.bytes = plan.bytes + self._kept()
+        """That all of it takes at most, beside the program and the data set."""
         self.cost, longer = self.attacker.attack.cost(known, victims.batch), self.attacker.attack.again(1)
         self.longer = 0 if longer is None else longer.cost(known, victims.batch).steps
         """Steps of a search that is begun anew, where any is."""
+
+    def _kept(self) -> int:
+        """Bytes of images that are held over all tiles: originals, what was found with and without updates."""
+        return COPIES * self.victims.images.numel() * self.victims.images.element_size()
 
     @property
     def trained(self) -> Trained | None:
@@ -205,6 +216,24 @@ def _check_shadows(attack: Attack, victims: Victims) -> None:
                 f"Expected victims beside the images that {attack.name!r} was tuned on, got number {place} of the "
                 "data, which is one of them; audit others (--seed, --indices)."
             )
+
+
+def _again(target: Target, rounds: int) -> int:
+    """Numbers of further rounds' updates: as seen, without the defense, and while their mean is taken."""
+    return 3 * (rounds - 1) * sum(p.numel() for p in target.parameters.values())
+
+
+def _with_clients(plan: engine.Plan, target: Target, batch: int, budget: int) -> engine.Plan:
+    """The plan with as many workers as clients' own steps leave room for; refused where one of them does not fit."""
+    images = target.step.holds(batch).images if isinstance(target.step, Measured) else batch
+    one = engine.client_bytes(target, images)
+    if one > budget:
+        raise SettingError(
+            f"A client's step on {images} images takes about {one / 2**30:.2f} GiB, more than the budget of "
+            f"{budget / 2**30:.2f} GiB; raise the budget or lower batch."
+        )
+    workers = min(plan.workers, budget // one)
+    return plan._replace(workers=workers, bytes=max(plan.bytes * workers // plan.workers, workers * one))
 
 
 def _divisible(target: Target, threat: ThreatModel) -> bool:

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from dosimeter import lines
+from dosimeter import lines, theirs
 from dosimeter.errors import DosimeterError
 from dosimeter.files import STOPS
 
@@ -57,12 +57,26 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except DosimeterError as reason:
-        said = " ".join([str(reason), *getattr(reason, "__notes__", ())])
-        err.print(f"dosimeter: {escape(said)}", style="red", soft_wrap=True, highlight=False)
-        raise typer.Exit(2) from None
+        raise _refused(" ".join([str(reason), *getattr(reason, "__notes__", ())])) from None
     except KeyboardInterrupt:
         err.print("Interrupted.")
         raise typer.Exit(130) from None
+    except (Exception, SystemExit) as error:
+        if (said := theirs.blamed(error)) is None and (said := _memory(error)) is None:
+            raise  # a mistake of ours
+        raise _refused(said) from None
+
+
+def _refused(said: str) -> typer.Exit:
+    err.print(f"dosimeter: {escape(said)}", style="red", soft_wrap=True, highlight=False)
+    return typer.Exit(2)
+
+
+def _memory(error: BaseException) -> str | None:
+    """What to do where the machine has no more memory; None of any other error."""
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
+        return f"There is not enough memory here ({theirs.words(error)}); attack fewer or smaller images at once."
+    return None
 
 
 @contextmanager

@@ -688,6 +688,14 @@ class Scale:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Say what audits were planned to take of memory beside what they took at most, each in a process of its own."""
+
+    only: str | None = _of(_plain("Only settings in whose words this stands: resnet18, batch, rounds."), None)
+    json: bool = _of(_plain("Print the numbers as JSON.", "--json"), False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Costs:
     """Fit what work costs on this machine, for `sweep --dry-run`, and check that on two audits not among its cases."""
 

@@ -13,8 +13,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from dosimeter import theirs, trees
 from dosimeter.clients.local import ClippedGradient, LocalTraining
-from dosimeter.errors import ModelError
+from dosimeter.errors import ModelError, SettingError
 from dosimeter.types import Defends, Gradient, Moment, Secret, Secrets, Target
 
 
@@ -32,8 +33,8 @@ def gradient(target: Target, images: Tensor, labels: Tensor, rng: torch.Generato
         step = step.shuffled(len(images), rng)
     try:
         update = target.gradient(images, labels) if step is None else step(target, target.parameters, images, labels)
-    except (RuntimeError, ValueError) as reason:  # such as the statistics of a local batch with one value a channel
-        raise ModelError(f"The client's step cannot be taken: {str(reason).splitlines()[0]}.") from reason
+    except (RuntimeError, ValueError, IndexError) as reason:  # such as statistics of one value a channel, or no label
+        raise ModelError(f"The client's step cannot be taken: {theirs.words(reason)}.") from reason
     return {name: g.detach() for name, g in update.items()}
 
 
@@ -85,13 +86,14 @@ def take_step(
     if isinstance(step, LocalTraining):
         return _take_steps(target, step, defense, images, labels, streams, fixed=fixed, round_=round_, perturb=perturb)
     if streams.batch is not None:
-        images, labels = defense.on_batch(images, labels, streams.batch)
+        images, labels = as_batch(defense.on_batch(images, labels, streams.batch), images, labels)
     images = images.to(target.mean)
     drawn = {**fixed, **scoped_draws(target, defense, len(images), streams.secrets, "image")}
     ran = replace(target, drawn=drawn)
     update = slopes(ran, images, labels, streams.order)
     if perturb:
         update = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
+        trees.check_form(update, target.parameters)
     return Sent(update, drawn, images)
 
 
@@ -124,7 +126,20 @@ def _take_steps(
     if perturb and not inside:
         ran = replace(target, drawn=fixed)
         update = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
+        trees.check_form(update, target.parameters)
     return Sent(update, fixed, images)
+
+
+def as_batch(made: object, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """What a defense made of a batch; refused where that is no batch of the same form."""
+    whole = isinstance(made, tuple) and len(made) == 2 and all(isinstance(each, Tensor) for each in made)
+    if not whole or any(each.shape != was.shape for each, was in zip(made, (images, labels), strict=True)):  # type: ignore[call-overload]
+        got = ", ".join(str(tuple(each.shape)) for each in made) if whole else f"a {type(made).__name__}"  # type: ignore[attr-defined]
+        raise SettingError(
+            f"The defense makes {got} of a batch, expected images {tuple(images.shape)} and labels "
+            f"{tuple(labels.shape)}; return both."
+        )
+    return made  # type: ignore[return-value]
 
 
 def client_draws(target: Target, defense: Defends, rng: torch.Generator) -> Secrets:
