@@ -26,10 +26,10 @@ ROUNDS = ("--protocol", "ppp:rounds=1,clients=2")
 
 BASES: dict[str, tuple[Base, ...]] = {
     "audit": (
-        Base(("audit", *SHORT, "--decoys", "3", *DRY)),
+        Base(("audit", *SHORT, "--decoys", "3", *DRY), any=("out",)),
         Base(("audit", *SHORT, "--decoys", "3")),
     ),
-    "dose": (Base(("dose", *TASK, *ONE, "--public", "20")),),
+    "dose": (Base(("dose", *TASK, *ONE, "--public", "20"), sane=(("plan", ""),)),),
     "captured": (
         Base(("captured", *MODEL, "--weights", "{files}/weights.safetensors", "--shape", "1,8,8", "--steps", "2",
               "--update", "{files}/update.safetensors")),
@@ -43,9 +43,9 @@ BASES: dict[str, tuple[Base, ...]] = {
     "train": (Base(("train", *TASK, *ROUNDS)), Base(("train", *TASK, *ROUNDS, *DRY))),
     "follow": (Base(("follow", *SHORT, *ROUNDS, "--at", "0", *DRY)),),
     "compare": (Base(("compare", *SHORT, *ROUNDS, "--defense", "none", *DRY)),),
-    "calibrate": (Base(("calibrate", *SHORT, *ROUNDS, "--defense", "noise:sigma=0.01", *DRY)),),
-    "sweep": (Base(("sweep", *SHORT, "--attack", "ig", *DRY)),),
-    "tune": (Base(("tune", *SHORT, "--attack", "ig", "--trials", "2", "--shadows", "1", *DRY)),),
+    "calibrate": (Base(("calibrate", *SHORT, *ROUNDS, "--defense", "noise:sigma=0.01", *DRY), sane=(("plan", ""),)),),
+    "sweep": (Base(("sweep", *SHORT, "--attack", "ig", *DRY), any=("show",)),),
+    "tune": (Base(("tune", *SHORT, "--attack", "ig", "--trials", "2", "--shadows", "1", *DRY), any=("name",)),),
     "train-generator": (
         Base(("train-generator", *DATA, "--epochs", "1", "--latent", "2", "--width", "1", "--images", "4")),
     ),

@@ -229,8 +229,13 @@ def _functions(module: types.ModuleType) -> list[str]:
     ]
 
 
+_TRAINED = {
+    "detaches_input", "data_of_input", "through_numpy", "through_numpy_detached", "through_bytes", "embeds",
+    "raises_in_training",
+}  # fmt: skip
 OPEN: dict[str, set[str]] = {
     "lint": set(),
+    "train": _TRAINED,
     "lint defense": {name for name in vars(own_defenses) if name.startswith(("batch_", "labels_"))},
 }
 """What single commands may accept besides, by their name: they do not come to what is wrong with it."""

@@ -14,6 +14,7 @@ from dosimeter import clients, engine, fingerprint, rng, trees
 from dosimeter.attacks import Attack
 from dosimeter.auditing.case import Attacker, Client, clipping, resolve
 from dosimeter.auditing.observe import clean, like, noticed, observe
+from dosimeter.auditing.planning import planned, trained
 from dosimeter.auditing.setting import Audit
 from dosimeter.auditing.target import as_attacked, untold
 from dosimeter.auditing.watches import Watches
@@ -21,7 +22,6 @@ from dosimeter.defenses import NoDefense, shortcuts
 from dosimeter.errors import DataError, SettingError
 from dosimeter.progress import Advance
 from dosimeter.types import (
-    Measured,
     Observation,
     Reconstruction,
     Target,
@@ -59,7 +59,7 @@ class Job:
             raise DataError(f"Images must be in [0, 1], got values from {low:.4g} to {high:.4g}; divide bytes by 255.")
         _check_shadows(audit.attack, victims)
         audit = clipping(audit)
-        self.victims, self.audit, attack, resources = victims, audit, audit.attack, audit.resources
+        self.victims, self.audit, attack = victims, audit, audit.attack
         with rng.scoped(audit.seed, "defense", "model"):
             defended = audit.defense.on_model(audit.model, victims.shape)
         sent = audit.server(defended, shape=victims.shape, batch=victims.batch)
@@ -70,23 +70,7 @@ class Job:
         target, self.threat = self.client.target, self.attacker.threat
         known = untold(target, self.threat, victims.batch)
         attack.check(known, victims.batch)
-        cost = attack.cost(known, victims.batch)
-        plan = engine.plan(
-            target,
-            victims=len(victims.ids),
-            # An attack that simulates no update only has to hold what it saw.
-            batch=victims.batch if cost.candidates else 1,
-            restarts=cost.restarts,
-            candidates=max(1, cost.candidates),
-            together=cost.together,
-            divisible=cost.steps > 0 and _divisible(target, self.threat),
-            passes=cost.updates * max(cost.passes, self.trained.steps if self.trained else 1),
-            budget=resources.budget,
-            workers=1 if resources.compiled else resources.workers,
-            extra=cost.beside + _again(target, audit.updates.rounds) // max(1, cost.candidates),
-            steady=resources.steady,
-        )
-        plan = _with_clients(plan, target, victims.batch, resources.budget)
+        plan = planned(audit, target, known, self.threat, victims=len(victims.ids), batch=victims.batch)
         # Updates of the same client stay together.
         tied = audit.updates.same_client
         self.plan = plan._replace(victims=max(tied, plan.victims - plan.victims % tied))
@@ -216,35 +200,6 @@ def _check_shadows(attack: Attack, victims: Victims) -> None:
                 f"Expected victims beside the images that {attack.name!r} was tuned on, got number {place} of the "
                 "data, which is one of them; audit others (--seed, --indices)."
             )
-
-
-def _again(target: Target, rounds: int) -> int:
-    """Numbers of further rounds' updates: as seen, without the defense, and while their mean is taken."""
-    return 3 * (rounds - 1) * sum(p.numel() for p in target.parameters.values())
-
-
-def _with_clients(plan: engine.Plan, target: Target, batch: int, budget: int) -> engine.Plan:
-    """The plan with as many workers as clients' own steps leave room for; refused where one of them does not fit."""
-    images = target.step.holds(batch).images if isinstance(target.step, Measured) else batch
-    one = engine.client_bytes(target, images)
-    if one > budget:
-        raise SettingError(
-            f"A client's step on {images} images takes about {one / 2**30:.2f} GiB, more than the budget of "
-            f"{budget / 2**30:.2f} GiB; raise the budget or lower batch."
-        )
-    workers = min(plan.workers, budget // one)
-    return plan._replace(workers=workers, bytes=max(plan.bytes * workers // plan.workers, workers * one))
-
-
-def _divisible(target: Target, threat: ThreatModel) -> bool:
-    """Whether the gradient of a batch is the mean over its images, each on its own."""
-    return target.step is None and target.classification and not target.secrets and threat.statistics == "running"
-
-
-def trained(target: Target, batch: int) -> Trained | None:
-    """How clients train locally on so many images, where they do."""
-    step = target.step
-    return Trained(step.count(batch), step.lr) if isinstance(step, clients.LocalTraining) else None
 
 
 def classes(target: Target, attack: Attack, batch: int) -> int | None:

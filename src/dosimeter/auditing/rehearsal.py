@@ -22,6 +22,8 @@ def check_model(model: object) -> None:
     """Refuse what is no module, and parameters of which no gradient can be sent."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"Expected a torch.nn.Module, got a {type(model).__name__}; return the model itself.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ModelError("The model is TorchScript, which cannot be looked into; give the module that it was made of.")
     with theirs.running("The model's parameters cannot be listed", ModelError):
         parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
@@ -84,6 +86,18 @@ def check_loss(loss: Loss, output: object, labels: Tensor, *, classification: bo
             f"The loss must return a scalar, the mean over the batch (reduction='mean') as a real number, got {got}."
         )
     return value
+
+
+def check_seen(output: object, images: Tensor) -> None:
+    """Refuse an output that has no gradient in the images, of which searches would find nothing, leak or no leak."""
+    if isinstance(output, Tensor) and output.requires_grad:
+        with theirs.running("The gradient of the model's output in its images cannot be taken", ModelError):
+            (slope,) = torch.autograd.grad(output.sum(), images, retain_graph=True, allow_unused=True)
+        if slope is None:
+            raise ModelError(
+                "The model's output has no gradient in its images (does it detach them, or make them integers?), so "
+                "that attacks would find nothing, whatever leaks; audit the part of it that takes real numbers."
+            )
 
 
 def check_slopes(model: nn.Module, value: Tensor) -> None:

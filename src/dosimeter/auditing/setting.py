@@ -23,6 +23,8 @@ BY_NAME: dict[str, Mapping[str, Any]] = {
 }  # fmt: skip
 MOST_ROUNDS = 10_000
 """Every one of them is a client's step, and is held."""
+MOST_BATCH = 100_000
+"""Images of one update; labels and images of all of them are held."""
 _KINDS: dict[str, type] = {"attack": Attack, "defense": Defense, "server": Tamper}
 _JOINED = {"defense": "|", "server": "+"}
 

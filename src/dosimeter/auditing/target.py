@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from dosimeter import clients, models, theirs
-from dosimeter.auditing.rehearsal import blank, check_loss, check_model, check_slopes, outputs
+from dosimeter.auditing.rehearsal import blank, check_loss, check_model, check_seen, check_slopes, outputs
 from dosimeter.auditing.setting import Audit
 from dosimeter.errors import ModelError, SettingError, UpdateError
 from dosimeter.types import BatchNorm, Shape, Statistics, Target, ThreatModel, as_device
@@ -50,15 +50,16 @@ def make_target(
         compiled=audit.resources.compiled,
         way=audit.resources.way,
     )
-    images = blank(shape, batch, mean)
+    images = blank(shape, batch, mean).requires_grad_()
     with torch.enable_grad(), _Norms() as norms:
         output = outputs(copied, images, budget=audit.resources.budget)
+        check_seen(output, images)
     if labels is not None:
         some = labels[: len(images)].to(device)
         top = int(labels.max()) if highest is None else highest
         value = check_loss(target.loss, output, some, classification=target.classification, highest=top)
         check_slopes(copied, value)
-    _check_norms(norms, mode, len(clients.statistics(target, images)) if mode == "sent" else 0)
+    _check_norms(norms, mode, len(clients.statistics(target, images.detach())) if mode == "sent" else 0)
     return target
 
 

@@ -108,7 +108,7 @@ def costs(asked: options.Costs) -> None:
 def scale(asked: options.Scale) -> None:
     """A row a setting."""
     priced = prices()
-    checks.positive("The estimate", "hours between two failures", asked.hours)
+    checks.at_least("The estimate", "hours between two failures", asked.hours, 0.01)
     rows = scaling.table(priced, updates=asked.updates, nodes=asked.nodes, cores=asked.cores, hours=asked.hours)
     if asked.json:
         print_json({"machine": priced.machine, **vars(asked), "rows": rows})

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from dosimeter import checks
 from dosimeter.cli.config import read_config
 from dosimeter.cli.console import refusals
 from dosimeter.errors import SettingError
@@ -82,9 +83,10 @@ def _steps(given: object) -> int | str:
     word = str(given)
     if word == "auto":
         return word
-    if not word.isdecimal() or int(word) < 1:
+    if not word.isdecimal() or not 1 <= int(word[:20]) <= checks.MOST_STEPS:
         with refusals():
-            raise SettingError(f"A search needs steps of at least 1, or auto, got {word}.")
+            most = f"{checks.MOST_STEPS:,}"
+            raise SettingError(f"A search needs steps of at least 1, or auto, and at most {most}, got {word[:20]}.")
     return int(word)
 
 

@@ -546,7 +546,7 @@ NOT_A_FUNCTION = 3
 
 SANE = {
     "good", "in_place_relu", "in_place_input", "in_place_output", "in_place_residual", "checkpointed",
-    "checkpointed_again", "scripted", "traced", "parallel", "compiled", "frozen_half", "dropout", "shared", "half",
+    "checkpointed_again", "parallel", "compiled", "frozen_half", "dropout", "shared", "half",
     "double", "brain", "through_item", "draws", "grows", "batch_normed", "recurrent", "holds_a_lock",
     "infinite_weights", "rounds_up",
 }  # fmt: skip
