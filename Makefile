@@ -25,9 +25,9 @@ audit: $(VENV)/.core
 test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-# Thousands of hostile calls of the command line, each in a process of its own: make fuzz CALLS=500 for some of them.
+# Thousands of hostile calls of the command line, each in a process of its own; make fuzz CALLS=0 makes all there are.
 fuzz: $(VENV)/.dev
-	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --calls $(or $(CALLS),0)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --calls $(or $(CALLS),3200)
 
 # Pages as HTML in site/, which opens from the disk; a link that leads nowhere is an error.
 docs: $(VENV)/.docs

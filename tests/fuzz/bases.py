@@ -52,7 +52,6 @@ BASES: dict[str, tuple[Base, ...]] = {
     "search-policies": (
         Base(("search-policies", *TASK, "--candidates", "1", "--images", "2", "--epochs", "1")),
     ),
-    "bench scale": (Base(("bench", "scale")),),
     "store list": (Base(("store", "list", "{files}/store")),),
     "store export": (Base(("store", "export", "{files}/store", "trials.csv")),),
 }  # fmt: skip

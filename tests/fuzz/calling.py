@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -58,7 +59,9 @@ def attempt(call: Call, *, seconds: float = SECONDS, room: int = ROOM) -> Seen:
     """Make the call, and end it where it takes too long or too much."""
     place = Path(tempfile.mkdtemp(prefix="dosimeter-fuzz-"))
     began = time.monotonic()
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, of which torch may keep some
+        child = os.fork()
     if child == 0:
         _become(call, place)
     before = _resident(child)  # less than its parent's: files that are mapped are not there before they are touched

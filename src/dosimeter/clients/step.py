@@ -6,7 +6,7 @@ Of local training every step is one.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -92,8 +92,8 @@ def take_step(
     ran = replace(target, drawn=drawn)
     update = slopes(ran, images, labels, streams.order)
     if perturb:
-        update = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
-        trees.check_form(update, target.parameters)
+        made = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
+        update = _as_update(made, update, target)
     return Sent(update, drawn, images)
 
 
@@ -125,9 +125,19 @@ def _take_steps(
     update = step.taken(slopes, target.parameters, images, labels, step.orders(len(images), streams.order))
     if perturb and not inside:
         ran = replace(target, drawn=fixed)
-        update = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
-        trees.check_form(update, target.parameters)
+        made = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
+        update = _as_update(made, update, target)
     return Sent(update, fixed, images)
+
+
+def _as_update(made: object, before: Gradient, target: Target) -> Gradient:
+    """What a defense made of an update; refused where tensors are missing, strange or of another form.
+
+    One that computes it anew may have more of the model's parameters than it was given.
+    """
+    anew = made if isinstance(made, Mapping) else {}
+    trees.check_form(made, {name: p for name, p in target.parameters.items() if name in before or name in anew})
+    return anew
 
 
 def as_batch(made: object, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -155,13 +155,15 @@ class Federation:
 
     def _rehearse(self) -> None:
         """Refuse a model or a loss that cannot take a step on two of the images."""
-        split = "train" if self.dataset.count("train") else "test"
-        labels = self.labels(split, np.arange(min(FEW, self.dataset.count(split))))
-        model, classes = copy.deepcopy(self.template).train(), self.dataset.classes
+        both = (self.dataset.train_labels, self.dataset.test_labels)
+        labels, highest = (
+            self.labels("train", np.arange(FEW)[: len(both[0])]),
+            max(int(e.max()) for e in both if len(e)),
+        )
+        model, usual = copy.deepcopy(self.template).train(), self.loss is F.cross_entropy
         with scoped(self.seed, "rehearsal"):
             output = outputs(model, blank(self.dataset.shape, len(labels), torch.zeros(0)))
-            usual = self.loss is F.cross_entropy
-            check_slopes(model, check_loss(self.loss, output, labels, classification=usual, highest=(classes or 0) - 1))
+            check_slopes(model, check_loss(self.loss, output, labels, classification=usual, highest=highest))
 
     def prepare(self) -> None:
         """Compute once what threads would otherwise compute at the same time."""
