@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY := PASSIVE
 
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: audit test docs setup lint types faults fuzz-files pictures soak dist wheel-check release-check short-audit clean
+.PHONY: audit test docs setup lint types fuzz faults fuzz-files pictures soak dist wheel-check release-check short-audit clean
 
 # Each defense meets every attack made for it; one table and one page have them all.
 DEFENSES := none noise:sigma=0.01 ppp:sigma=0.01 cvb fedkl
@@ -24,6 +24,10 @@ audit: $(VENV)/.core
 
 test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+# Thousands of hostile calls of the command line, each in a process of its own; make fuzz CALLS=0 makes all there are.
+fuzz: $(VENV)/.dev
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --calls $(or $(CALLS),3200)
 
 # Pages as HTML in site/, which opens from the disk; a link that leads nowhere is an error.
 docs: $(VENV)/.docs

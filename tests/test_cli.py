@@ -46,7 +46,7 @@ def half_square(output, labels): return 0.5 * (output[:, 0] - labels).square().m
 def straight():  # whose image takes seconds to solve for
     return nn.Sequential(nn.Conv2d(1, 2, 3, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 17**2, 10))
 class Crashing(nn.Flatten):
-    def forward(self, x): return {}["a mistake of ours"]
+    def forward(self, x): return {}["a mistake of theirs"]
 def crashing(): return nn.Sequential(Crashing(), make_model())
 NOT_A_FUNCTION = 3
 """
@@ -457,12 +457,12 @@ REFUSALS = [
     (("--device", "gpu"), "Unknown device 'gpu'", ""),
     (("--lpips", "mine.py"), "mine.py", ""),
     (("--fail-above", "nan"), "in [0, 1]", "nan"),
-    (("--threshold", "nan"), "in (0, 1]", "nan"),
+    (("--threshold", "nan"), "finite", "nan"),
     (("--threshold", "5"), "in (0, 1]", "5"),
     (("--threshold", "0"), "in (0, 1]", "0"),
-    (("--delta", "nan"), "of at least 0", "nan"),
-    (("--delta", "inf"), "of at least 0", "inf"),
-    (("--budget", "nan"), "above 0", "nan"),
+    (("--delta", "nan"), "finite", "nan"),
+    (("--delta", "inf"), "finite", "inf"),
+    (("--budget", "nan"), "finite", "nan"),
     (("--budget", "-1"), "above 0", "-1"),
     (("--workers", "0"), "of at least 1", "0"),
 ]
@@ -578,12 +578,41 @@ def test_a_gate_leaves_what_pipelines_read(here: Path) -> None:
 def test_a_crash_shows_its_traceback_and_is_no_failed_gate(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["dosimeter", *QUICK, "--model", "mine.py:crashing"])
+    def broken(_: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(sys, "argv", ["dosimeter", *QUICK])
+    monkeypatch.setattr("dosimeter.cli.audit.perform", broken)
     with pytest.raises(SystemExit) as crash:
         main()
     assert crash.value.code == 70
     assert "Traceback" in (said := capsys.readouterr().err)
     assert "KeyError: 'a mistake of ours'" in said
+
+
+LATER = """
+from torch import nn
+
+class Later(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net, self.calls = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), 0
+    def forward(self, x):
+        self.calls += 1
+        return {}["a mistake of theirs"] if self.calls > 2 else self.net(x)
+"""
+
+
+@pytest.mark.parametrize("model", ["mine.py:crashing", "later.py:Later"])
+def test_a_mistake_of_the_users_program_is_said_in_one_line(here: Path, model: str) -> None:
+    (here / "later.py").write_text(LATER)
+    code, out, err = call(*QUICK, "--model", model)
+    assert (code, out) == (2, "")
+    assert err.startswith("dosimeter: ")
+    assert err.count("\n") == 1
+    assert "KeyError: 'a mistake of theirs'" in err
+    if model.startswith("later"):
+        assert "later.py, line 10, in forward" in err  # which does not fail before any work
 
 
 def test_a_wrong_option_is_refused_too(here: Path) -> None:

@@ -25,6 +25,7 @@ VOCABULARY = {
     "progress",
     "rng",
     "spec",
+    "theirs",
     "trees",
     "types",
     "unpacking",
@@ -46,7 +47,8 @@ ALLOWED = {
     "store": VOCABULARY | {"auditing"},
     "drafts": VOCABULARY | {"store"},
     "reports": VOCABULARY | {"auditing", "drafts", "metrics", "store"},
-    "spec": {"errors"},
+    "spec": {"checks", "errors", "theirs"},
+    "theirs": {"errors"},
     "benchmarks": VOCABULARY
     | {"networks", "attacks", "auditing", "engine", "federated", "metrics", "models", "reports", "sweeps"},
     "task": VOCABULARY | {"data", "models", "spec"},

@@ -33,7 +33,31 @@ def share(owner: str, key: str, value: float | None, *, zero: bool = True, one: 
 def count(owner: str, key: str, value: int | None, least: int = 1, most: float = math.inf) -> None:
     """A whole number from `least` on, or up to `most`."""
     whole = value is None or (hasattr(value, "__index__") and least <= value <= most)
-    _require(owner, key, value, f"of at least {least}" if most == math.inf else f"of {least} to {most}", whole)
+    far = most == math.inf or (
+        most >= MANY and (value or 0) < least
+    )  # a limit that nobody comes near is said to who is beyond it
+    span = f"of at least {least}" if far else f"of {least} to {most:,}"
+    _require(owner, key, value, span, whole)
+
+
+MANY = 1000
+MOST_STEPS = 10_000_000
+"""A search of more would take weeks."""
+MOST = 2**31 - 1
+"""No whole number of steps, images or channels is larger; random streams are named by larger ones."""
+FURTHEST = 3e38
+"""No number is further from 0: in float32 it would be infinite."""
+
+
+def reasonable(key: str, value: object) -> None:
+    """Refuse a number in words that nothing can be counted or computed with, whatever it is for."""
+    if isinstance(value, tuple | list):
+        for each in value:
+            reasonable(key, each)
+    elif isinstance(value, float) and not abs(value) <= FURTHEST:
+        raise SettingError(f"{key} needs a number that is finite, and so in 32 bits, got {value:g}.")
+    elif isinstance(value, int) and abs(value) > MOST:
+        raise SettingError(f"{key} needs a whole number of at most {MOST:,}, got {str(value)[:20]}.")
 
 
 def _require(owner: str, key: str, value: float | None, span: str, inside: bool = True) -> None:

@@ -10,7 +10,8 @@ from operator import or_
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from dosimeter.errors import DosimeterError, SettingError, unknown
+from dosimeter import checks, theirs
+from dosimeter.errors import SettingError, unknown
 
 T = TypeVar("T")
 
@@ -54,21 +55,25 @@ def _own_maker(kind: str, text: str, more: Mapping[str, object]) -> Callable[[],
     found = maker(kind, words, {words.partition(":")[0]: own(kind, text)}, **dict(more))  # type: ignore[arg-type]
 
     def make() -> Any:
-        try:
+        with theirs.running(f"The {kind} {text!r} cannot be made", SettingError):
             return found()
-        except DosimeterError:
-            raise
-        except Exception as reason:  # whatever the user's program raises is the user's to see, in one line
-            raise SettingError(f"The {kind} {text!r} cannot be made: {type(reason).__name__}: {reason}") from reason
 
     return make
 
 
-def joined(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], *, by: str = "|") -> T:
-    """Several parts joined by a sign, each of which is described as for `make`."""
+def joined(kind: str, text: str, catalogue: Mapping[str, Callable[..., T]], *, of: type = object, by: str = "|") -> T:
+    """Several parts of a class joined by a sign, each of which is described as for `make`."""
     parts: list[Any] = [make(kind, part, catalogue) for part in text.split(by)]
+    for part in parts:
+        check_kind(kind, text, part, of)
     whole: T = reduce(or_, parts)
     return whole
+
+
+def check_kind(kind: str, text: str, found: object, of: type) -> None:
+    """Refuse a part of the user's own that is something else."""
+    if not isinstance(found, of):
+        raise SettingError(f"The {kind} {text!r} is a {type(found).__name__}, expected a dosimeter {of.__name__}.")
 
 
 def with_setting(text: str, at: int, key: str, value: str) -> str:
@@ -129,9 +134,11 @@ def _convert(owner: str, key: str, value: str, hint: Any) -> object:
             return value.lower() == "true"
         if choice in (int, float):
             try:
-                return choice(value)
+                number = choice(value)
             except ValueError:
                 continue
+            checks.reasonable(f"The setting {key!r} of {owner}", number)
+            return number
         if choice is str:
             return value
         if get_origin(choice) is Sequence:
@@ -185,14 +192,12 @@ def own(kind: str, text: str) -> Callable[..., Any]:
     path = Path(place)
     if not path.is_file():
         raise SettingError(f"There is no file {place!r}; a {kind} of your own is given as path/to/file.py:function.")
-    module = types.ModuleType(f"dosimeter_user_{path.resolve()}")
+    module = types.ModuleType(f"{theirs.PREFIX}{path.resolve()}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses and pickled layers look their module up by name
-    try:
+    with theirs.running(f"{place} cannot be run", SettingError):
         # From the text: a compiled file passes for that of another text of its size, written in the same second.
         exec(compile(path.read_bytes(), path, "exec"), vars(module))
-    except Exception as reason:  # whatever the user's program raises is the user's to see, in one line
-        raise SettingError(f"{place} cannot be run: {type(reason).__name__}: {reason}") from reason
     found = getattr(module, name, None)
     if not callable(found):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]

@@ -1,6 +1,6 @@
 """Arithmetic on gradients, which are {parameter name: tensor}, and on the NamedTuples that hold a search's state."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar, cast
 
 import torch
@@ -127,8 +127,10 @@ def chosen(found: Reconstruction, victims: Sequence[int]) -> Reconstruction:
     )
 
 
-def check_update(update: Gradient, parameters: Gradient) -> None:
-    """Refuse an update whose tensors are missing, extra, misshaped, no floats or not finite, naming the tensors."""
+def check_form(update: object, parameters: Gradient) -> None:
+    """Refuse an update whose tensors are missing, extra, misshaped or no plain floats, naming the tensors."""
+    if not isinstance(update, Mapping):
+        raise UpdateError(f"The update is a {type(update).__name__}, expected {{parameter's name: tensor}}.")
     missing = [name for name in parameters if name not in update]
     extra = [name for name in update if name not in parameters]
     if missing or extra:
@@ -140,23 +142,37 @@ def check_update(update: Gradient, parameters: Gradient) -> None:
             "Expected exactly one tensor for each trainable parameter, under its name in model.named_parameters()."
         )
     for name, parameter in parameters.items():
+        _check_plain(name, update[name])
         if update[name].shape != parameter.shape:
             raise UpdateError(
                 f"The update's tensor {name!r} has shape {tuple(update[name].shape)}, expected "
                 f"{tuple(parameter.shape)}. Was it taken from another model?"
             )
+
+
+def check_update(update: Gradient, parameters: Gradient) -> None:
+    """Refuse an update that has not the form of these parameters, or is not finite, naming the tensors."""
+    check_form(update, parameters)
     for name, tensor in update.items():
-        if not tensor.is_floating_point():
-            kind = str(tensor.dtype).removeprefix("torch.")
-            raise UpdateError(
-                f"The update's tensor {name!r} is of {kind}, expected floats; convert what was quantised."
-            )
         if not tensor.isfinite().all():
             kind = "NaN" if tensor.isnan().any() else "infinity"
             raise UpdateError(
                 f"The update's tensor {name!r} contains {kind}; expected finite numbers. "
                 "Check the model's weights, the loss and the defense."
             )
+
+
+def _check_plain(name: str, tensor: object) -> None:
+    """Refuse what no number can be read from, or only in another form."""
+    if not isinstance(tensor, Tensor):
+        raise UpdateError(f"The update's {name!r} is a {type(tensor).__name__}, expected a tensor.")
+    plain = tensor.layout == torch.strided and not tensor.is_meta and tensor.is_floating_point()
+    if not plain or tensor.element_size() < 2:
+        where = "on the device meta" if tensor.is_meta else f"of {tensor.dtype}, {tensor.layout}".replace("torch.", "")
+        raise UpdateError(
+            f"The update's tensor {name!r} is {where}, expected plain floats of 16 bits or more; convert what was "
+            "quantised or compressed."
+        )
 
 
 def _few(names: Sequence[str]) -> str:

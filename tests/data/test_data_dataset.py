@@ -133,7 +133,7 @@ def test_other_channels_and_sizes_are_refused(tiny):
         made().prepared(channels=2)
     with pytest.raises(DataError, match=re.escape("made has 4 channel(s) and cannot be given with 3")):
         made(np.zeros((4, 5, 5, 4), np.uint8)).prepared(channels=3)
-    with pytest.raises(SettingError, match="at least 1 and at most 16,384, got 0"):
+    with pytest.raises(SettingError, match="at least 1 and at most 4,096, got 0"):
         tiny.prepared(size=0)
     with pytest.raises(SettingError, match="got 100000"):
         tiny.prepared(size=100000)

@@ -38,6 +38,8 @@ def limits(text: str) -> dict[str, float]:
         checks.share("A gate", "a share (--fail-above)", value)
         if name and name not in RATES:
             raise SettingError(unknown("rate of --fail-above", name, RATES))
+        if name in found:
+            raise SettingError(f"The rate {name!r} of --fail-above is given twice; give it once.")
         found |= {name: value} if name else dict.fromkeys(RATES, value)
     return found
 

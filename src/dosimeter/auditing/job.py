@@ -14,6 +14,7 @@ from dosimeter import clients, engine, fingerprint, rng, trees
 from dosimeter.attacks import Attack
 from dosimeter.auditing.case import Attacker, Client, clipping, resolve
 from dosimeter.auditing.observe import clean, like, noticed, observe
+from dosimeter.auditing.planning import planned, trained
 from dosimeter.auditing.setting import Audit
 from dosimeter.auditing.target import as_attacked, untold
 from dosimeter.auditing.watches import Watches
@@ -31,6 +32,9 @@ from dosimeter.types import (
 )
 
 T = TypeVar("T")
+
+COPIES = 6
+"""Of all images that are held until they are scored."""
 
 
 class Ran(NamedTuple):
@@ -55,7 +59,7 @@ class Job:
             raise DataError(f"Images must be in [0, 1], got values from {low:.4g} to {high:.4g}; divide bytes by 255.")
         _check_shadows(audit.attack, victims)
         audit = clipping(audit)
-        self.victims, self.audit, attack, resources = victims, audit, audit.attack, audit.resources
+        self.victims, self.audit, attack = victims, audit, audit.attack
         with rng.scoped(audit.seed, "defense", "model"):
             defended = audit.defense.on_model(audit.model, victims.shape)
         sent = audit.server(defended, shape=victims.shape, batch=victims.batch)
@@ -66,22 +70,7 @@ class Job:
         target, self.threat = self.client.target, self.attacker.threat
         known = untold(target, self.threat, victims.batch)
         attack.check(known, victims.batch)
-        cost = attack.cost(known, victims.batch)
-        plan = engine.plan(
-            target,
-            victims=len(victims.ids),
-            # An attack that simulates no update only has to hold what it saw.
-            batch=victims.batch if cost.candidates else 1,
-            restarts=cost.restarts,
-            candidates=max(1, cost.candidates),
-            together=cost.together,
-            divisible=cost.steps > 0 and _divisible(target, self.threat),
-            passes=cost.updates * max(cost.passes, self.trained.steps if self.trained else 1),
-            budget=resources.budget,
-            workers=1 if resources.compiled else resources.workers,
-            extra=cost.beside,
-            steady=resources.steady,
-        )
+        plan = planned(audit, target, known, self.threat, victims=len(victims.ids), batch=victims.batch)
         # Updates of the same client stay together.
         tied = audit.updates.same_client
         self.plan = plan._replace(victims=max(tied, plan.victims - plan.victims % tied))
@@ -89,9 +78,15 @@ class Job:
         simulated = replace(self.attacker.target, stretch=plan.stretch, part=plan.part)
         fitted = attack.at_most(plan.restarts).fitted(self.attacker.target, victims.batch)
         self.attacker = replace(self.attacker, target=simulated, attack=fitted)
+        self.bytes = plan.bytes + self._kept()
+        """That all of it takes at most, beside the program and the data set."""
         self.cost, longer = self.attacker.attack.cost(known, victims.batch), self.attacker.attack.again(1)
         self.longer = 0 if longer is None else longer.cost(known, victims.batch).steps
         """Steps of a search that is begun anew, where any is."""
+
+    def _kept(self) -> int:
+        """Bytes of images that are held over all tiles: originals, what was found with and without updates."""
+        return COPIES * self.victims.images.numel() * self.victims.images.element_size()
 
     @property
     def trained(self) -> Trained | None:
@@ -205,17 +200,6 @@ def _check_shadows(attack: Attack, victims: Victims) -> None:
                 f"Expected victims beside the images that {attack.name!r} was tuned on, got number {place} of the "
                 "data, which is one of them; audit others (--seed, --indices)."
             )
-
-
-def _divisible(target: Target, threat: ThreatModel) -> bool:
-    """Whether the gradient of a batch is the mean over its images, each on its own."""
-    return target.step is None and target.classification and not target.secrets and threat.statistics == "running"
-
-
-def trained(target: Target, batch: int) -> Trained | None:
-    """How clients train locally on so many images, where they do."""
-    step = target.step
-    return Trained(step.count(batch), step.lr) if isinstance(step, clients.LocalTraining) else None
 
 
 def classes(target: Target, attack: Attack, batch: int) -> int | None:

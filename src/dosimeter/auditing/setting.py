@@ -21,6 +21,11 @@ from dosimeter.types import BatchNorm, Loss, Step, ThreatModel, Victims, Way
 BY_NAME: dict[str, Mapping[str, Any]] = {
     "attack": presets.BY_NAME, "defense": defenses.BY_NAME, "server": servers.BY_NAME, "step": clients.BY_NAME,
 }  # fmt: skip
+MOST_ROUNDS = 10_000
+"""Every one of them is a client's step, and is held."""
+MOST_BATCH = 100_000
+"""Images of one update; labels and images of all of them are held."""
+_KINDS: dict[str, type] = {"attack": Attack, "defense": Defense, "server": Tamper}
 _JOINED = {"defense": "|", "server": "+"}
 
 
@@ -39,9 +44,12 @@ def part(kind: str, given: Any, **more: object) -> Any:
     if kind == "attack" and given.startswith(tuned.PREFIX):
         return tuned.load(given, presets.BY_NAME, **more)
     if kind in _JOINED:
-        return spec.joined(kind, given, BY_NAME[kind], by=_JOINED[kind])
+        return spec.joined(kind, given, BY_NAME[kind], of=_KINDS[kind], by=_JOINED[kind])
     hint = "The attack's own steps are set by --steps." if kind == "step" else ""
-    return spec.make(kind, given, BY_NAME[kind], hint=hint, **more)
+    found = spec.make(kind, given, BY_NAME[kind], hint=hint, **more)
+    if kind in _KINDS:
+        spec.check_kind(kind, given, found, _KINDS[kind])
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +104,8 @@ class Updates:
     """How many victims in a row are updates of one client, which keeps its private numbers."""
 
     def __post_init__(self) -> None:
-        for key in ("rounds", "same_client"):
-            checks.count("An audit", key, getattr(self, key))
+        checks.count("An audit", "rounds", self.rounds, most=MOST_ROUNDS)
+        checks.count("An audit", "same_client", self.same_client)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

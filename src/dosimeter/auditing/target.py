@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from dosimeter import clients, models
+from dosimeter import clients, models, theirs
+from dosimeter.auditing.rehearsal import blank, check_loss, check_model, check_seen, check_slopes, outputs
 from dosimeter.auditing.setting import Audit
 from dosimeter.errors import ModelError, SettingError, UpdateError
 from dosimeter.types import BatchNorm, Shape, Statistics, Target, ThreatModel, as_device
@@ -30,13 +31,11 @@ def make_target(
     It is in evaluation mode, with batch norm as the threat model says. `labels` are those of one batch, `highest` is
     the highest label of all.
     """
-    if not any(p.requires_grad for p in model.parameters()):
-        raise ModelError(
-            "The model has no trainable parameters, so its update is empty; nothing can leak or be audited."
-        )
+    check_model(model)
     device, dtype = as_device(audit.resources.device), audit.resources.dtype
     mode = audit.granted().statistics
-    copied = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
+    with theirs.running(f"The model cannot be copied to {device} as {str(dtype).partition('.')[2]}", ModelError):
+        copied = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
     if mode != "running":
         models.use_batch_statistics(copied)
     mean, std = (t.to(device=device, dtype=dtype) for t in models.normalisation(copied, shape[0]))
@@ -51,18 +50,16 @@ def make_target(
         compiled=audit.resources.compiled,
         way=audit.resources.way,
     )
-    images = torch.full((batch, *shape), 0.5, dtype=dtype, device=device)
-    try:
-        with _Norms() as norms:
-            output = copied(images)
-    except (RuntimeError, ValueError, TypeError) as reason:
-        raise ModelError(
-            f"The model cannot take images of shape {tuple(images.shape)}: {str(reason).splitlines()[0]}. "
-            "Choose data of the size the model expects, or resize it."
-        ) from None
+    images = blank(shape, batch, mean).requires_grad_()
+    with torch.enable_grad(), _Norms() as norms:
+        output = outputs(copied, images, budget=audit.resources.budget)
+        check_seen(output, images)
     if labels is not None:
-        _check_loss(target, output, labels.to(device), highest)
-    _check_norms(norms, mode, len(clients.statistics(target, images)) if mode == "sent" else 0)
+        some = labels[: len(images)].to(device)
+        top = int(labels.max()) if highest is None else highest
+        value = check_loss(target.loss, output, some, classification=target.classification, highest=top)
+        check_slopes(copied, value)
+    _check_norms(norms, mode, len(clients.statistics(target, images.detach())) if mode == "sent" else 0)
     return target
 
 
@@ -140,26 +137,3 @@ def _check_norms(norms: _Norms, mode: BatchNorm, noted: int) -> None:
             f"The model calls batch norm outside torch's layers, where --batch-norm {mode} cannot reach it; "
             "use nn.BatchNorm layers or running statistics."
         )
-
-
-def _check_loss(target: Target, output: object, labels: Tensor, highest: int | None) -> None:
-    """The output fits the loss and the loss is a scalar."""
-    if not isinstance(output, Tensor):
-        raise ModelError(f"The model returns a {type(output).__name__}, expected one tensor; wrap it so that it does.")
-    top = int(labels.max()) if highest is None else highest
-    if target.classification and (output.ndim != 2 or labels.is_floating_point() or top >= output.shape[1]):
-        kind = "floating-point targets" if labels.is_floating_point() else f"labels up to {top}"
-        raise ModelError(
-            f"The model's output of shape {tuple(output.shape)} does not fit cross-entropy on {kind}; "
-            "expected (batch, classes) with a column for every label, or give a loss of your own."
-        )
-    try:
-        value = target.loss(output, labels)
-    except (RuntimeError, ValueError, TypeError, IndexError) as reason:
-        raise ModelError(
-            f"The loss cannot take output of shape {tuple(output.shape)} with labels of shape {tuple(labels.shape)}: "
-            f"{str(reason).splitlines()[0]}."
-        ) from None
-    if not isinstance(value, Tensor) or value.ndim:
-        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise ModelError(f"The loss must return a scalar, the mean over the batch (reduction='mean'), got {got}.")

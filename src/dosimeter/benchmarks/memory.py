@@ -11,7 +11,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -34,18 +35,22 @@ def peaks(cases: Sequence[Case], cores: int) -> list[int | None]:
     return found
 
 
-def _apart(case: Case, cores: int) -> int | None:
-    """What a process of its own grew by; None when it did not live to tell."""
+def apart(work: Callable[[], object]) -> str:
+    """What the work in a process of its own gives, as words; none when that did not live to tell."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, str(_grown(case, cores)).encode())
-        os._exit(0)
+        try:
+            os.write(writing, str(work()).encode())
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)  # without what the parent would do at its own end
     os.close(writing)
     with os.fdopen(reading) as pipe:
         said = pipe.read()
     os.waitpid(child, 0)
-    return int(said) if said else None
+    return said
 
 
 def _grown(case: Case, cores: int) -> int:
@@ -73,6 +78,18 @@ def highest() -> int:
     return most if sys.platform == "darwin" else 1024 * most
 
 
+def resident() -> int:
+    """The bytes that this process holds now, or ever held where the system does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return highest()
+
+
+def _peak(case: Case, cores: int) -> int | None:
+    said = apart(lambda: _grown(case, cores))
+    return int(said) if said else None
+
+
 if __name__ == "__main__":
     importlib.import_module("torch._dynamo")  # torch.func does at its first use: here once, not once a case
-    json.dump([_apart(Case(**given), cores) for given, cores in json.load(sys.stdin)], sys.stdout)
+    json.dump([_peak(Case(**given), cores) for given, cores in json.load(sys.stdin)], sys.stdout)

@@ -16,6 +16,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from dosimeter import checks
 from dosimeter.cli import options
 from dosimeter.cli.console import COMMAND, out, refusals, stoppable
 from dosimeter.files import clear_scratch
@@ -63,6 +64,8 @@ def _command(asked: type, place: str) -> Callable[..., None]:
 
     def call(**given: object) -> None:
         with refusals():
+            for name, value in given.items():
+                checks.reasonable(f"--{name.replace('_', '-')}", value)
             getattr(import_module(f"dosimeter.cli.{module}"), function)(asked(**given))
 
     parameters = [
@@ -106,6 +109,7 @@ BENCHMARKS: dict[str, tuple[type, str]] = {
     "training": (options.Paces, "bench.training"),
     "sweep": (options.Swept, "bench.swept"),
     "costs": (options.Costs, "bench.costs"),
+    "memory": (options.Memory, "bench.memory"),
     "scale": (options.Scale, "bench.scale"),
     "tune": (options.TuneBench, "tune.run_bench"),
     "profile": (options.Profile, "bench.profile"),

@@ -7,12 +7,13 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from dosimeter import auditing
+from dosimeter import auditing, checks
 from dosimeter.attacks import AverageRounds, Steps
 from dosimeter.auditing import (
     AUTO,
     Audit,
     Result,
+    Scoring,
     Updates,
     auto,
     estimate,
@@ -29,7 +30,18 @@ from dosimeter.cli.console import err, out
 from dosimeter.cli.dose import beside_attacks
 from dosimeter.cli.kept import OF_KEPT, run_kept
 from dosimeter.cli.panel import run_panel
-from dosimeter.cli.parts import attack_of, pick, planned, resources_of, scoring_of, taking, told, written
+from dosimeter.cli.parts import (
+    attack_of,
+    load_lpips,
+    load_metrics,
+    pick,
+    planned,
+    resources_of,
+    scoring_of,
+    taking,
+    told,
+    written,
+)
 from dosimeter.drafts import reserve
 from dosimeter.errors import SettingError
 from dosimeter.lines import Grid
@@ -50,6 +62,7 @@ def run(asked: options.Audit) -> None:
     if needless := [option for name, option in given().items() if name in OF_KEPT]:
         raise SettingError(f"{', '.join(needless)} are of a federation's kept updates; name their folder with --kept.")
     limits = None if asked.fail_above is None else gate.limits(asked.fail_above)
+    _check_scores(asked)
     steps = auto(asked.attack, asked.steps)
     task, audit = _audit(asked, whole=steps is not None)
     if limits is not None:
@@ -86,6 +99,14 @@ def run(asked: options.Audit) -> None:
         pipelines.write(folder, result, passed, limits)
         err.print(escape(passed.sentence), soft_wrap=True, highlight=False)
         raise typer.Exit(passed.code)
+
+
+def _check_scores(asked: options.Audit) -> None:
+    """Refuse before any work, and in dry runs, what images cannot be judged by."""
+    Scoring(threshold=asked.threshold, delta=asked.delta, metrics=load_metrics(asked.metric))
+    checks.count("An audit", "decoys", asked.decoys, least=0)
+    if asked.lpips:
+        load_lpips(asked.lpips)
 
 
 def _audit(asked: options.Audit, *, whole: bool) -> tuple[Task, Audit]:

@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
+from rich.markup import escape
+
 from dosimeter import benchmarks, checks, data, files
 from dosimeter.attacks import presets
 from dosimeter.benchmarks import costs as fitted
+from dosimeter.benchmarks import planned, sweeping
 from dosimeter.benchmarks import scale as scaling
-from dosimeter.benchmarks import sweeping
 from dosimeter.cli import options
 from dosimeter.cli.console import err, hint, out
 from dosimeter.cli.parts import print_json
+from dosimeter.errors import SettingError
 from dosimeter.lines import Grid, say
 from dosimeter.progress import duration
 from dosimeter.sweeps.costs import keep, prices
@@ -39,6 +42,22 @@ def engine(asked: options.Engine) -> None:
     benchmarks.write(found, asked.out)
     benchmarks.show(found, out)
     hint(READ)
+
+
+def memory(asked: options.Memory) -> None:
+    """Plan every audit, run it, and show both."""
+    settings = [each for each in planned.SETTINGS if (asked.only or "") in repr(each.words)]
+    if not settings:
+        raise SettingError(f"No setting has {asked.only!r} in its words; give for instance --only batch.")
+    found = planned.compare(settings, lambda words: err.print(escape(words), highlight=False))
+    if asked.json:
+        print_json([each._asdict() | {"ratio": each.ratio} for each in found])
+        return
+    table = Grid("setting", "planned, MiB", "taken, MiB", "planned of taken")
+    for each in found:
+        table.add_row(each.words, *(f"{size / 2**20:,.0f}" for size in (each.planned, each.taken)), f"{each.ratio:.0%}")
+    table.print(out)
+    hint("docs/reliability.md says what these figures mean")
 
 
 def training(asked: options.Paces) -> None:
@@ -89,7 +108,7 @@ def costs(asked: options.Costs) -> None:
 def scale(asked: options.Scale) -> None:
     """A row a setting."""
     priced = prices()
-    checks.positive("The estimate", "hours between two failures", asked.hours)
+    checks.at_least("The estimate", "hours between two failures", asked.hours, 0.01)
     rows = scaling.table(priced, updates=asked.updates, nodes=asked.nodes, cores=asked.cores, hours=asked.hours)
     if asked.json:
         print_json({"machine": priced.machine, **vars(asked), "rows": rows})

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from dosimeter import files, lines
+from dosimeter import files, lines, theirs
 from dosimeter.errors import DosimeterError
 from dosimeter.files import STOPS
 
@@ -71,23 +71,35 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except DosimeterError as reason:
-        said = " ".join(" ".join([str(reason), *getattr(reason, "__notes__", ())]).split("\n"))
-        err.print(f"dosimeter: {escape(said)}", style="red", soft_wrap=True, highlight=False)
-        raise typer.Exit(2) from None
-    except OSError as reason:
-        if reason.errno not in OUTSIDE:
-            raise
-        where = "" if reason.filename is None else f" {str(reason.filename)!r}"
-        err.print(
-            f"dosimeter: {escape(f'Cannot write{where}: {files.reason(reason)}; make room or write elsewhere.')}",
-            style="red",
-            soft_wrap=True,
-            highlight=False,
-        )
-        raise typer.Exit(2) from None
+        raise _refused(" ".join([str(reason), *getattr(reason, "__notes__", ())])) from None
     except KeyboardInterrupt:
         err.print("Interrupted.")
         raise typer.Exit(130) from None
+    except (Exception, SystemExit) as error:
+        if (said := theirs.blamed(error) or _disk(error) or _memory(error)) is None:
+            raise  # a mistake of ours
+        raise _refused(said) from None
+
+
+def _refused(said: str) -> typer.Exit:
+    said = " ".join(said.split("\n"))
+    err.print(f"dosimeter: {escape(said)}", style="red", soft_wrap=True, highlight=False)
+    return typer.Exit(2)
+
+
+def _disk(error: BaseException) -> str | None:
+    """What to do where a disk is full or cannot be written; None of any other error."""
+    if not isinstance(error, OSError) or error.errno not in OUTSIDE:
+        return None
+    where = "" if error.filename is None else f" {str(error.filename)!r}"
+    return f"Cannot write{where}: {files.reason(error)}; make room or write elsewhere."
+
+
+def _memory(error: BaseException) -> str | None:
+    """What to do where the machine has no more memory; None of any other error."""
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
+        return f"There is not enough memory here ({theirs.words(error)}); attack fewer or smaller images at once."
+    return None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from dosimeter import checks
 from dosimeter.cli.config import read_config
 from dosimeter.cli.console import refusals
 from dosimeter.errors import SettingError
@@ -82,9 +83,10 @@ def _steps(given: object) -> int | str:
     word = str(given)
     if word == "auto":
         return word
-    if not word.isdecimal() or int(word) < 1:
+    if not word.isdecimal() or not 1 <= int(word[:20]) <= checks.MOST_STEPS:
         with refusals():
-            raise SettingError(f"A search needs steps of at least 1, or auto, got {word}.")
+            most = f"{checks.MOST_STEPS:,}"
+            raise SettingError(f"A search needs steps of at least 1, or auto, and at most {most}, got {word[:20]}.")
     return int(word)
 
 
@@ -684,6 +686,14 @@ class Scale:
     nodes: int = _of(_plain("Machines.", min=1), 10)
     cores: int = _of(_plain("Cores of each.", min=1), 32)
     hours: float = _of(_plain("After which one of them fails on average."), 1000.0)
+    json: bool = _of(_plain("Print the numbers as JSON.", "--json"), False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Say what audits were planned to take of memory beside what they took at most, each in a process of its own."""
+
+    only: str | None = _of(_plain("Only settings in whose words this stands: resnet18, batch, rounds."), None)
     json: bool = _of(_plain("Print the numbers as JSON.", "--json"), False)
 
 

@@ -34,6 +34,7 @@ from dosimeter.types import Victims
 
 R = TypeVar("R", Result, Captured, Survey)
 
+MOST_GIB = 2**20
 RUNNING = 8
 """Trials that are named while they run."""
 
@@ -80,6 +81,8 @@ def attack_of(asked: options.Search) -> Attack:
 
 def resources_of(asked: options.Machine) -> Resources:
     checks.positive("An audit", "a --budget in GiB", asked.budget)
+    if asked.budget > MOST_GIB:
+        raise SettingError(f"An audit needs a --budget of at most {MOST_GIB:,} GiB, got {asked.budget:g}.")
     dtype, budget = getattr(torch, asked.dtype.value), max(1, round(asked.budget * 2**30))
     return Resources(
         device=asked.device,

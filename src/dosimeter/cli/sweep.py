@@ -1,6 +1,7 @@
 """`dosimeter sweep`: many audits as one."""
 
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from dosimeter.cli import options
 from dosimeter.cli.config import write_config
 from dosimeter.cli.console import err, out
 from dosimeter.cli.parts import finish, going_on, live, place, planned, print_json
+from dosimeter.errors import SettingError, unknown
 from dosimeter.lines import Grid
 from dosimeter.progress import duration
 from dosimeter.sweeps import Table as Found
-from dosimeter.sweeps import costs, product_of, sweep
+from dosimeter.sweeps import Trial, costs, product_of, sweep
 from dosimeter.sweeps.costs import Span
 from dosimeter.sweeps.planning import TO_RUN, Plan, Planned, plan
 from dosimeter.sweeps.run import said
@@ -24,6 +26,10 @@ SPANS = ("steps", "images", "seconds", "wall")
 
 def run(asked: options.Sweep) -> None:
     """Run what is missing, and print and draw all."""
+    known = [each.name for each in fields(Trial)]
+    for option in ("rows", "columns"):  # of what is shown it is known only when it is there
+        if (name := getattr(asked, option)) not in known:
+            raise SettingError(unknown("column of a sweep", name, known))
     trials = list(product_of(axes(asked)))
     folder = place(asked, "sweep", apart=("rows", "columns", "show", "retry_failed", "shards"), store=True)
     if asked.dry_run:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dosimeter import federated, spec
+from dosimeter import checks, federated, spec
 from dosimeter.auditing import estimate
 from dosimeter.cli import options
 from dosimeter.cli.config import refuse, write_config
@@ -79,6 +79,8 @@ def run_follow(asked: options.Follow) -> None:
 
 def federation(asked: Any, seed: int, defense: str = "none") -> Federation:
     """The federation that the options describe, checked before anything is written."""
+    for key in ("size", "channels"):  # of which a setup takes 0 for none
+        checks.count("Images", f"a --{key}", getattr(asked, key))
     setup = Setup(
         model=asked.model,
         data=asked.data,

@@ -24,6 +24,9 @@ Slopes = Callable[[Gradient, slice | Tensor, Tensor, Tensor], Gradient]
 
 Perturbed = Literal["update", "steps"]
 
+MOST_STEPS = 100_000
+"""An attack simulates all of them in every step of its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
@@ -57,8 +60,9 @@ class LocalTraining:
             raise SettingError(unknown("what a defense acts on", self.perturbed, get_args(Perturbed)))
         if (self.steps is None) == (self.epochs is None):
             raise SettingError(f"Local training needs steps or epochs, one of them; got {self}.")
-        for key in ("steps", "epochs", "batch_size"):
-            checks.count("Local training", key, getattr(self, key))
+        for key in ("steps", "epochs"):
+            checks.count("Local training", key, getattr(self, key), most=MOST_STEPS)
+        checks.count("Local training", "batch_size", self.batch_size)
         checks.positive("Local training", "a learning rate", self.lr)
 
     def count(self, images: int) -> int:

@@ -6,15 +6,16 @@ Of local training every step is one.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from dosimeter import theirs, trees
 from dosimeter.clients.local import ClippedGradient, LocalTraining
-from dosimeter.errors import ModelError
+from dosimeter.errors import ModelError, SettingError
 from dosimeter.types import Defends, Gradient, Moment, Secret, Secrets, Target
 
 
@@ -32,8 +33,8 @@ def gradient(target: Target, images: Tensor, labels: Tensor, rng: torch.Generato
         step = step.shuffled(len(images), rng)
     try:
         update = target.gradient(images, labels) if step is None else step(target, target.parameters, images, labels)
-    except (RuntimeError, ValueError) as reason:  # such as the statistics of a local batch with one value a channel
-        raise ModelError(f"The client's step cannot be taken: {str(reason).splitlines()[0]}.") from reason
+    except (RuntimeError, ValueError, IndexError) as reason:  # such as statistics of one value a channel, or no label
+        raise ModelError(f"The client's step cannot be taken: {theirs.words(reason)}.") from reason
     return {name: g.detach() for name, g in update.items()}
 
 
@@ -85,13 +86,14 @@ def take_step(
     if isinstance(step, LocalTraining):
         return _take_steps(target, step, defense, images, labels, streams, fixed=fixed, round_=round_, perturb=perturb)
     if streams.batch is not None:
-        images, labels = defense.on_batch(images, labels, streams.batch)
+        images, labels = as_batch(defense.on_batch(images, labels, streams.batch), images, labels)
     images = images.to(target.mean)
     drawn = {**fixed, **scoped_draws(target, defense, len(images), streams.secrets, "image")}
     ran = replace(target, drawn=drawn)
     update = slopes(ran, images, labels, streams.order)
     if perturb:
-        update = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
+        made = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
+        update = _as_update(made, update, target)
     return Sent(update, drawn, images)
 
 
@@ -123,8 +125,31 @@ def _take_steps(
     update = step.taken(slopes, target.parameters, images, labels, step.orders(len(images), streams.order))
     if perturb and not inside:
         ran = replace(target, drawn=fixed)
-        update = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
+        made = defense.on_gradient(update, Moment(round_, len(images), ran, images, labels), streams.defense)
+        update = _as_update(made, update, target)
     return Sent(update, fixed, images)
+
+
+def _as_update(made: object, before: Gradient, target: Target) -> Gradient:
+    """What a defense made of an update; refused where tensors are missing, strange or of another form.
+
+    One that computes it anew may have more of the model's parameters than it was given.
+    """
+    anew = made if isinstance(made, Mapping) else {}
+    trees.check_form(made, {name: p for name, p in target.parameters.items() if name in before or name in anew})
+    return anew
+
+
+def as_batch(made: object, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """What a defense made of a batch; refused where that is no batch of the same form."""
+    whole = isinstance(made, tuple) and len(made) == 2 and all(isinstance(each, Tensor) for each in made)
+    if not whole or any(each.shape != was.shape for each, was in zip(made, (images, labels), strict=True)):  # type: ignore[call-overload]
+        got = ", ".join(str(tuple(each.shape)) for each in made) if whole else f"a {type(made).__name__}"  # type: ignore[attr-defined]
+        raise SettingError(
+            f"The defense makes {got} of a batch, expected images {tuple(images.shape)} and labels "
+            f"{tuple(labels.shape)}; return both."
+        )
+    return made  # type: ignore[return-value]
 
 
 def client_draws(target: Target, defense: Defends, rng: torch.Generator) -> Secrets:

@@ -1,6 +1,7 @@
 """Images and labels in memory, as every loader gives them and every draw of victims takes them."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     Indices = Sequence[int] | NDArray[np.integer[Any]] | Tensor
 
 SPLITS = ("train", "test")
-LARGEST = 2**14
+LARGEST = 2**12
 """Pixels a side that images may be resized to; more are a slip of the hand."""
-MOST_CLASSES = 2**20
-"""More are no classes but numbers of something else, and would become a layer as wide."""
+MOST_CLASSES = 2**15
+"""More than these and than there are images are no classes but numbers of something else, and would become a layer as
+wide."""
+MOST_HELD = 4 * 2**30
+"""Bytes of images that are taken out at once."""
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 UNREADABLE = (OSError, EOFError, ValueError, TypeError, LookupError, SyntaxError, MemoryError, OverflowError)
 """What readers of all kinds are known to raise on bytes that are not theirs, or that claim petabytes."""
@@ -133,6 +137,12 @@ class Dataset:
 
         self._check_split(split)
         places = self._check_indices(split, indices)
+        claimed = 4 * len(places) * math.prod(self.shape)
+        if claimed > MOST_HELD:
+            form = "x".join(map(str, self.shape))
+            raise DataError(
+                f"{len(places):,} images of {form} take {claimed / 2**30:,.1f} GiB at once; take fewer or smaller ones."
+            )
         rows = self._prepare(getattr(self, f"{split}_images")[places])
         floats = torch.from_numpy(rows.astype(np.float32)).permute(0, 3, 1, 2).contiguous()
         return floats / 255 if rows.dtype == np.uint8 else floats
@@ -229,9 +239,10 @@ def as_labels(array: Array, name: str) -> Array:
         array = array[:, 0]  # MedMNIST's files have (n, 1)
     if array.ndim == 1 and array.size and int(array.min()) < 0:
         raise DataError(f"{name} must be classes from 0 on, got {array.min()}; make targets that are no classes float.")
-    if array.ndim == 1 and array.size and int(array.max()) >= MOST_CLASSES:
+    if array.ndim == 1 and array.size and int(array.max()) >= max(MOST_CLASSES, len(array)):
         raise DataError(
-            f"{name} must be classes, numbered from 0 on, got {array.max()}; give the classes small numbers."
+            f"{name} must be classes, numbered from 0 on, got {array.max()} of {len(array)} images; give the classes "
+            "small numbers."
         )
     return array.astype(np.int64, copy=False)
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dosimeter import trees
 from dosimeter.channel import Clip, Fact, Facts, Hides, Mask, Noise, Rounding, Tensors
 from dosimeter.defenses.base import Around, Chain, Defense, parts
 from dosimeter.rng import stream
@@ -131,6 +132,7 @@ def _try(defense: Defense, gradient: Gradient, moment: Moment, seed: int) -> dic
     sent: dict[str, list[Tensor]] = {name: [] for name in gradient}
     for draw in range(DRAWS):
         made = defense.on_gradient(gradient, moment, stream(seed, "probe", draw))
+        trees.check_form(made, gradient)
         for name, where in places.items():
             sent[name].append(made[name].detach().flatten()[where].cpu().double())
     return {

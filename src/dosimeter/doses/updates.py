@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dosimeter import clients, rng
+from dosimeter import clients, rng, trees
 from dosimeter.auditing.observe import like
 from dosimeter.doses import algebra, channels
 from dosimeter.doses.aggregation import others_of
@@ -75,6 +75,7 @@ def determining(case: Case, victims: Victims, v: int, at: int = 0) -> tuple[Netw
     """One update of one round: the network at the truth, the information of each tensor, and how these are seen."""
     fixed = clients.client_draws(case.client.target, case.client.defense, _stream(case, victims, v, "client"))
     network = _network(case, victims, v, at, fixed)
+    trees.check_update(network.gradient, case.client.target.parameters)
     how = channels.seen(case.channel, network.gradient, batch=victims.batch)
     if case.public is not None:
         others = others_of(network, case.public, how.kept, case.clients)

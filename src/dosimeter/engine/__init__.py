@@ -17,6 +17,6 @@ plan       tiles of victims         threads   tiles side by side
 
 from dosimeter.engine import native, threads
 from dosimeter.engine.matching import Explanation, Matcher, Products
-from dosimeter.engine.plan import DEFAULT_BUDGET, Plan, plan
+from dosimeter.engine.plan import DEFAULT_BUDGET, Plan, client_bytes, plan
 
-__all__ = ["DEFAULT_BUDGET", "Explanation", "Matcher", "Plan", "Products", "native", "plan", "threads"]
+__all__ = ["DEFAULT_BUDGET", "Explanation", "Matcher", "Plan", "Products", "client_bytes", "native", "plan", "threads"]

@@ -24,6 +24,7 @@ from dosimeter.types import Measured, Target
 DEFAULT_BUDGET = 4 * 2**30  # bytes
 TILE = 4 * 2**20  # bytes of activations that a tile should have about, so that caches hold a good part of them
 MOST, LEAST = 64, 4  # candidates of a tile
+OWN = 1.5  # times the activations of its images that a client's step takes
 
 
 class Plan(NamedTuple):
@@ -71,10 +72,7 @@ def plan(
     """
     size = target.mean.element_size()
     weights = sum(p.numel() for p in target.parameters.values())
-    images = torch.zeros(2, *target.shape).to(target.mean)  # batch norm with the statistics of its batch refuses one
-    with torch.no_grad():
-        calls = watch(target.model, lambda: target.model(images), is_leaf)
-    image = sum(call.output.numel() for call in calls if isinstance(call.output, Tensor)) // len(images)
+    image, calls = _activations(target)
     own, shared = (0, 0) if target.step else written_out(calls, batch)
     active = batch * image
     once = sum(p.numel() for p in target.parameters.values() if p.ndim == 2 and batch == 1 and not target.step)
@@ -114,6 +112,20 @@ def plan(
     tile = -(-victims // (-(-tiles // cores) * cores))  # as many rounds as are needed, all workers busy in each
     at_once = min(cores, -(-victims // tile))
     return Plan(tile, at_once, at_once * max(tile * each, round(most)), restarts, stretch, part)
+
+
+def _activations(target: Target) -> tuple[int, list[Call]]:
+    """Numbers that the layers give of one image, and their calls."""
+    blank = torch.zeros(2, *target.shape).to(target.mean)  # batch norm with the statistics of its batch refuses one
+    with torch.no_grad():
+        calls = watch(target.model, lambda: target.model(blank), is_leaf)
+    return sum(call.output.numel() for call in calls if isinstance(call.output, Tensor)) // len(blank), calls
+
+
+def client_bytes(target: Target, images: int) -> int:
+    """What a client's own step on so many images takes, before anything is attacked."""
+    weights = sum(p.numel() for p in target.parameters.values())
+    return round(target.mean.element_size() * (OWN * images * _activations(target)[0] + 2 * weights))
 
 
 def written_out(calls: Sequence[Call], batch: int) -> tuple[int, int]:

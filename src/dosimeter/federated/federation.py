@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dosimeter import fingerprint
+from dosimeter import fingerprint, theirs
+from dosimeter.auditing.rehearsal import FEW, blank, check_loss, check_model, check_slopes, outputs
 from dosimeter.data import Dataset, partition
 from dosimeter.data.shares import Places
 from dosimeter.defenses import Defense, Moment, NoDefense
-from dosimeter.errors import SettingError
+from dosimeter.errors import ModelError, SettingError
 from dosimeter.federated.protocol import Protocol
 from dosimeter.rng import scoped
 from dosimeter.types import Loss, Target
@@ -59,7 +60,8 @@ class Federation:
     def template(self) -> nn.Module:
         """The model that clients train; copy it before it is run."""
         with scoped(self.seed, "defense", "model"):
-            made = self.defense.trained(copy.deepcopy(self.model), self.dataset.shape)
+            made = self.defense.trained(self._copied(), self.dataset.shape)
+        check_model(made)
         check_defense(self.defense, self.target(made), self.protocol)
         return made
 
@@ -144,6 +146,24 @@ class Federation:
     def check(self) -> None:
         """Refuse what cannot be trained."""
         _ = self.template, self.private, self.batches
+        self._rehearse()
+
+    def _copied(self) -> nn.Module:
+        check_model(self.model)
+        with theirs.running("The model cannot be copied", ModelError):
+            return copy.deepcopy(self.model)
+
+    def _rehearse(self) -> None:
+        """Refuse a model or a loss that cannot take a step on two of the images."""
+        both = (self.dataset.train_labels, self.dataset.test_labels)
+        labels, highest = (
+            self.labels("train", np.arange(FEW)[: len(both[0])]),
+            max(int(e.max()) for e in both if len(e)),
+        )
+        model, usual = copy.deepcopy(self.template).train(), self.loss is F.cross_entropy
+        with scoped(self.seed, "rehearsal"):
+            output = outputs(model, blank(self.dataset.shape, len(labels), torch.zeros(0)))
+            check_slopes(model, check_loss(self.loss, output, labels, classification=usual, highest=highest))
 
     def prepare(self) -> None:
         """Compute once what threads would otherwise compute at the same time."""

@@ -65,7 +65,7 @@ DEFAULT = Setup()
 def _federation(setup: Setup) -> Federation:
     # Words that cannot work are refused before data is loaded.
     protocol = spec.make("protocol", setup.protocol, BY_NAME)
-    defense = spec.joined("defense", setup.defense, defenses.BY_NAME)
+    defense = spec.joined("defense", setup.defense, defenses.BY_NAME, of=defenses.Defense)
     loss: Loss = spec.own("loss", setup.loss) if setup.loss else F.cross_entropy
     task = load_task(
         setup.model,

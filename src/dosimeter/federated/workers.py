@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from safetensors.torch import load, save
 
-from dosimeter import engine
+from dosimeter import engine, theirs
 from dosimeter.errors import ModelError
 from dosimeter.federated.client import Fit, fit
 from dosimeter.federated.federation import Federation, State
@@ -153,8 +153,9 @@ def _serve(federation: Federation, end: "Connection", parent: int) -> None:
                     *(_bytes(done.sent), _bytes(done.private), _bytes(done.optimiser)),
                     *(done.examples, done.steps, done.loss),
                 )
-            except Exception as reason:  # the parent's to raise
-                answer = reason
+            except Exception as reason:  # the parent's to raise, who does not see where it was raised
+                said = theirs.blamed(reason)
+                answer = reason if said is None else ModelError(said)
             end.send(answer)
     os._exit(0)  # without what the parent would do at its own end
 

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from dosimeter import checks
-from dosimeter.errors import SettingError, unknown
+from dosimeter.errors import ModelError, SettingError, unknown
 from dosimeter.models.convnet import ConvNet
 from dosimeter.models.mlp import MLP
 from dosimeter.models.resnet import ResNet
@@ -24,6 +25,12 @@ GIVEN = ("shape", "classes", "mean", "std")
 """What every model is built from; all its other arguments are settings."""
 
 OWN = "A model of your own is given as path/to/file.py:function."
+
+
+MOST_PARAMETERS = 200_000_000
+"""Of a model of the list; an audit holds them several times over."""
+_UNBUILT = (ArithmeticError, AssertionError, MemoryError, RuntimeError, TypeError, ValueError)
+"""What torch raises of settings that make no layer."""
 
 
 class Entry(NamedTuple):
@@ -142,12 +149,13 @@ def build(
         settings: what its class takes beside shape, classes, mean and std, for instance {"pooling": "average"}.
     """
     entry = _entry(name, settings)
+    _check_parameters(name, shape, classes, settings)
     scale = {"mean": mean, "std": std} if entry.normalised else {}
     try:
         with scoped(seed, "weights"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch says of layers without neurons is refused below
             model = entry.make(shape=shape, classes=classes, **scale, **(settings or {}))
-    except (ArithmeticError, AssertionError, MemoryError, RuntimeError, TypeError, ValueError) as reason:
+    except _UNBUILT as reason:
         if not settings:
             raise  # no setting of the user's is to blame
         raise SettingError(
@@ -156,6 +164,19 @@ def build(
     if empty := [key for key, parameter in model.named_parameters() if not parameter.numel()]:
         raise SettingError(f"{_asked(name, settings)}: {empty[0]!r} would have no entries.")
     return model
+
+
+def _check_parameters(name: str, shape: Shape, classes: int, settings: Mapping[str, object] | None) -> None:
+    """Refuse a model that is too large, found without making it; what else is wrong with it is said once it is made."""
+    with warnings.catch_warnings(), suppress(*_UNBUILT, SettingError):
+        warnings.simplefilter("ignore")
+        many = count_parameters(name, shape=shape, classes=classes, settings=settings)
+        if many > MOST_PARAMETERS:
+            form = "x".join(map(str, shape))
+            raise ModelError(
+                f"{_asked(name, settings)} for images of {form} in {classes:,} classes: it would have {many:,} "
+                f"parameters, more than {MOST_PARAMETERS:,}; take smaller images, fewer classes or a narrower model."
+            )
 
 
 def _asked(name: str, settings: Mapping[str, object] | None) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from dosimeter import theirs
 from dosimeter.errors import DosimeterError, OutputError, SettingError
 from dosimeter.sweeps.store import Status, Store
 
@@ -267,4 +268,4 @@ def place_of(on: str) -> Place:
 
 def why(error: Exception) -> str:
     """For people: what is wrong in one line where that is known, and the traceback where it is not."""
-    return str(error) if isinstance(error, DosimeterError) else traceback.format_exc()
+    return str(error) if isinstance(error, DosimeterError) else theirs.blamed(error) or traceback.format_exc()

@@ -46,7 +46,7 @@ class GuessSteps(Trying):
         if not (self.guesses or self.rates):
             raise SettingError("Guessing needs numbers of local steps or learning rates to try, got none.")
         for steps in self.guesses:
-            checks.count("Guessing", "numbers of local steps", steps)
+            checks.count("Guessing", "numbers of local steps", steps, most=100_000)
         for rate in self.rates:
             checks.positive("Guessing", "learning rates", rate)
         checks.count("Guessing", "steps of a trial", self.trial)

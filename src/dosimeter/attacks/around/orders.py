@@ -28,7 +28,7 @@ class AverageOrders(Around):
 
     def __post_init__(self) -> None:
         searching(self.attack)
-        checks.count("An average over orders", "draws", self.draws)
+        checks.count("An average over orders", "draws", self.draws, most=1000)
 
     @property
     def name(self) -> str:

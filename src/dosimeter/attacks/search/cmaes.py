@@ -45,7 +45,7 @@ class CMAES(Optimiser[Strategies]):
     sigma: float = 1.0
 
     def __post_init__(self) -> None:
-        checks.count("CMA-ES", "a population", self.population, least=4)
+        checks.count("CMA-ES", "a population", self.population, least=4, most=100_000)
         checks.positive("CMA-ES", "a sigma", self.sigma)
 
     def init(self, x: Tensor) -> Strategies:

@@ -20,7 +20,7 @@ class Ball:
 
     def __post_init__(self) -> None:
         checks.at_least("A ball", "a radius delta", self.delta, 0)
-        checks.count("A ball", "samples", self.samples)
+        checks.count("A ball", "samples", self.samples, most=10_000)
 
     def draw(self, samples: int, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
         """(samples, *shape): how far each point is from the centre."""

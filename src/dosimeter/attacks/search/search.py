@@ -65,7 +65,7 @@ class Search(Attack):
     """Restarts that run at once, all by default; it takes memory and changes no result."""
 
     def __post_init__(self) -> None:
-        checks.count("A search", "restarts", self.restarts)
+        checks.count("A search", "restarts", self.restarts, most=10_000)
         checks.count("A search", "restarts side by side", self.side_by_side)
         checks.at_least("A search", "a number of its first restart", self.first, 0)
         checks.positive("A search", "a ramp", self.ramp)

@@ -84,7 +84,7 @@ class Stop:
     not lower its loss by the share `SETTLED`; the end of the leg with the lowest loss counts."""
 
     def __post_init__(self) -> None:
-        checks.count("A search", "steps", self.steps)
+        checks.count("A search", "steps", self.steps, most=checks.MOST_STEPS)
         checks.count("A search", "a patience", self.patience)
         checks.count("A search", "steps of a first leg", self.leg)
         checks.at_least("A search", "a target of its loss", self.target, 0)

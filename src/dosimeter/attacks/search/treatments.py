@@ -60,7 +60,7 @@ class Resampled(Treatment):
     draws: int = 1
 
     def __post_init__(self) -> None:
-        checks.count("A mean over draws", "draws", self.draws)
+        checks.count("A mean over draws", "draws", self.draws, most=10_000)
 
     def values(self, revealed: Secrets, drawn: Secrets, searched: Secrets) -> Secrets:
         return drawn

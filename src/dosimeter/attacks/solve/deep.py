@@ -73,7 +73,7 @@ class Deep(Attack):
     tv: float = 1e-4
 
     def __post_init__(self) -> None:
-        checks.count("The attack 'deep'", "iterations", self.iterations, least=0)
+        checks.count("The attack 'deep'", "iterations", self.iterations, least=0, most=1_000_000)
         checks.positive("The attack 'deep'", "a learning rate lr", self.lr)
         checks.at_least("The attack 'deep'", "a weight tv", self.tv, 0)
 

@@ -64,8 +64,8 @@ class Features(Attack):
     inner: int = 200
 
     def __post_init__(self) -> None:
-        checks.count("The attack 'features'", "steps", self.steps, least=0)
-        checks.count("The attack 'features'", "inner", self.inner)
+        checks.count("The attack 'features'", "steps", self.steps, least=0, most=checks.MOST_STEPS)
+        checks.count("The attack 'features'", "inner", self.inner, most=checks.MOST_STEPS)
 
     def check(self, target: Target, batch: int) -> None:
         """Refuse what cannot be solved, before any work."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dosimeter import clients, engine
+from dosimeter import checks, clients, engine
 from dosimeter.attacks import Attack
 from dosimeter.auditing.captured.certainty import certify, labels_said
 from dosimeter.auditing.captured.seeing import Capture, Seen, see, with_labels
@@ -24,7 +24,7 @@ from dosimeter.auditing.records import Finding, ImageRecord
 from dosimeter.auditing.result import Captured, Interrupted, InterruptedCapture, Result, environment
 from dosimeter.auditing.run import perform
 from dosimeter.auditing.score import Scoring, course, judge, told, unmeasured
-from dosimeter.auditing.setting import Audit
+from dosimeter.auditing.setting import MOST_BATCH, Audit
 from dosimeter.auditing.watches import Watches
 from dosimeter.clients import LocalTraining
 from dosimeter.errors import DataError, SettingError
@@ -141,8 +141,7 @@ def _told(
 def _check(audit: Audit, capture: Capture, truth: Victims | None) -> None:
     """What the arguments owe each other."""
     batch, labels = capture.batch, capture.labels
-    if batch < 1:
-        raise SettingError(f"An update has at least 1 image behind it, got {batch}.")
+    checks.count("An update", "images behind it", batch, most=MOST_BATCH)
     if not (capture.lr and capture.lr > 0 and math.isfinite(capture.lr)):
         raise SettingError(f"A change of weights is divided by a learning rate above 0, got {capture.lr}.")
     if labels is not None and len(labels) != batch:

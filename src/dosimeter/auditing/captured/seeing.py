@@ -10,6 +10,7 @@ from dosimeter.attacks import Attack
 from dosimeter.attacks import labels as labels_
 from dosimeter.auditing.case import Attacker, Client, resolve
 from dosimeter.auditing.observe import noticed
+from dosimeter.auditing.planning import planned
 from dosimeter.auditing.setting import Audit, Resources, Updates, part
 from dosimeter.auditing.target import given_statistics
 from dosimeter.types import (
@@ -50,7 +51,10 @@ def see(audit: Audit, capture: Capture) -> Seen:
     target = attacker.target
     audit.attack.check(target, batch)
     trees.check_update(update, target.parameters)
-    attacker = replace(attacker, attack=audit.attack.fitted(target, batch))
+    plan = planned(audit, client.target, target, attacker.threat, victims=1, batch=batch)
+    fitted = audit.attack.at_most(plan.restarts).fitted(target, batch)
+    target = replace(target, stretch=plan.stretch, part=plan.part)
+    attacker = replace(attacker, target=target, attack=fitted)
     stacked = trees.stack([{name: update[name].to(target.mean) for name in target.parameters}])
     known = None if labels is None else labels.to(target.mean.device)[None]
     along = given_statistics(target, attacker.threat.statistics, statistics)

@@ -14,7 +14,7 @@ from dosimeter.auditing.linting.findings import Leak, Level, Linted
 from dosimeter.auditing.linting.layers import layer_ranks
 from dosimeter.auditing.linting.subject import Subject
 from dosimeter.auditing.panel.channels import channel_of
-from dosimeter.auditing.setting import Audit, Updates, part
+from dosimeter.auditing.setting import MOST_BATCH, Audit, Updates, part
 from dosimeter.defenses import Defense
 from dosimeter.errors import ModelError
 from dosimeter.networks.remember import remembering
@@ -45,7 +45,7 @@ def lint(
         batch_norm: as in `Updates`.
         seed: of what a defense draws when it changes the model.
     """
-    checks.count("Lint", "a batch", batch)
+    checks.count("Lint", "a batch", batch, most=MOST_BATCH)
     whole = Audit(
         model=model, attack=presets.inverting_gradients(), defense=part("defense", defense or "none"),
         step=part("step", step), seed=seed, updates=Updates(batch_norm=batch_norm),

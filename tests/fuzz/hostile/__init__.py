@@ -1,0 +1,1 @@
+"""Programs that users could write, for better or worse."""
