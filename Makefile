@@ -52,8 +52,8 @@ fuzz-files: $(VENV)/.dev
 
 # The pictures of pages in the documents, from the runs of `make audit` and a small store for the explorer.
 pictures: $(VENV)/.dev
-	$(BIN)/dosimeter compare --defense none --defense noise:sigma=0.1 --defense cvb --protocol ppp:rounds=5 \
-		--victims 4 --steps 200 --out runs/explored
+	$(BIN)/dosimeter compare --defense none --defense noise:sigma=0.1 --defense noise:sigma=1 \
+		--protocol ppp:rounds=5 --victims 4 --steps 100 --out runs/explored
 	$(BIN)/python tests/pictures.py runs docs/pictures
 
 # Two hours of mixed work in one process: memory stays flat, and no descriptor or thread is left behind.

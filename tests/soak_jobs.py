@@ -104,6 +104,7 @@ def trainings(seed: int, place: Path) -> None:
     """Rounds by the command line, and attacks on what they made."""
     words = small_federation.words(place)
     task = ("--model", words["model"], "--data", words["data"], "--protocol", "ppp:rounds=2,clients=3,lr=0.05")
+    task = (*task, "--seed", seed)
     call("train", *task, "--workers", 1, "--out", place / "train")
     call("follow", *task, "--at", "0+2", "--victims", 1, "--steps", 3, "--workers", 1, "--out", place / "follow")
 

@@ -1,5 +1,6 @@
 """What local training takes, in a process of its own whose peak is measured, against what is planned for it."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dosimeter import clients, engine
+from dosimeter.engine import memory
 from dosimeter.types import Target
 
 STEPS = 32
@@ -71,3 +73,17 @@ def test_steps_that_are_computed_again_take_what_is_planned_and_a_fraction_of_th
     less, stretch = planned(2**29)
     assert stretch == 5
     assert less == pytest.approx(again, rel=0.3)
+
+
+def test_looking_at_what_autograd_keeps_leaves_nothing_behind() -> None:
+    """A tensor that a hook keeps holds the step that saved it, a circle that no collection of garbage sees."""
+
+    def alive() -> int:
+        gc.collect()
+        return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
+
+    target = wide()
+    assert memory.saved(target) == memory.saved(target) > 0
+    before = alive()
+    memory.saved(target)
+    assert alive() == before

@@ -39,14 +39,19 @@ def saved(target: Target) -> float:
     leaves = {name: p.requires_grad_() for name, p in target.parameters.items()}
     x = torch.zeros(images, *target.shape, dtype=target.mean.dtype, device=target.mean.device, requires_grad=True)
     seen: dict[int, torch.UntypedStorage] = {}
+    boxes: list[list[torch.Tensor]] = []
 
-    def note(tensor: torch.Tensor) -> torch.Tensor:
+    def note(tensor: torch.Tensor) -> list[torch.Tensor]:
         memory = tensor.untyped_storage()
         seen[memory.data_ptr()] = memory
-        return tensor
+        boxes.append([tensor])
+        return boxes[-1]
 
-    with torch.enable_grad(), twice_differentiable(), torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
+    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda box: box[0])
+    with torch.enable_grad(), twice_differentiable(), hooks:
         output = call(target.model, leaves, x)
         torch.autograd.grad(output.square().sum(), list(leaves.values()), create_graph=True, allow_unused=True)
+    for box in boxes:
+        box.clear()  # of a result, which holds the step that saved it: a circle that no collection of garbage sees
     own = {t.untyped_storage().data_ptr() for t in (*target.model.parameters(), *target.model.buffers())}
     return sum(m.nbytes() for place, m in seen.items() if place not in own) / images / target.mean.element_size()

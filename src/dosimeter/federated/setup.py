@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import torch.nn.functional as F
@@ -54,14 +54,14 @@ class Setup:
         return replace(self, **found)  # type: ignore[arg-type]
 
     def federation(self) -> Federation:
-        """Built once a process, however often clients and server ask for it."""
+        """Built once, however often clients and server ask for it."""
         return _federation(replace(self, out="", keep="", tested=True, timeout=1.0))
 
 
 DEFAULT = Setup()
 
 
-@cache
+@lru_cache(maxsize=2)  # a process that trains many, one after another, keeps the last ones' data alone
 def _federation(setup: Setup) -> Federation:
     # Words that cannot work are refused before data is loaded.
     protocol = spec.make("protocol", setup.protocol, BY_NAME)
