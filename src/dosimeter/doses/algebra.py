@@ -19,13 +19,21 @@ def eliminated(matrix: Tensor, kept: Tensor, precision: Tensor) -> Tensor:
     """M_kk - M_ku (P_u + M_uu)^-1 M_uk for the unknowns u that are not kept, of prior precision P_u (U, U) or (U,)."""
     away = torch.ones(len(matrix), dtype=torch.bool, device=matrix.device)
     away[kept] = False
+    own, rest = _span(kept), _span(away.nonzero()[:, 0])
     if not bool(away.any()):
-        return matrix[kept][:, kept]
-    inner = matrix[away][:, away]
-    inner = inner + (torch.diag(precision) if precision.ndim == 1 else precision)
+        return matrix[own][:, own]
+    inner = matrix[rest][:, rest] + (torch.diag(precision) if precision.ndim == 1 else precision)
     factor = torch.linalg.cholesky(inner)
-    side = torch.linalg.solve_triangular(factor, matrix[away][:, kept], upper=False)
-    return matrix[kept][:, kept].sub_(symmetric(side.T, side.T))
+    side = torch.linalg.solve_triangular(factor, matrix[rest][:, own], upper=False)
+    hidden = symmetric(side.T, side.T)
+    return torch.sub(matrix[own][:, own], hidden, out=hidden)
+
+
+def _span(places: Tensor) -> Tensor | slice:
+    """A slice where places follow one another, which takes no copy."""
+    if len(places) and bool((places.diff() == 1).all()):
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places
 
 
 def symmetric(t: Tensor, z: Tensor) -> Tensor:
