@@ -452,3 +452,11 @@ def test_very_many_updates_are_scaled_from_one(monkeypatch: pytest.MonkeyPatch) 
     assert row["days"]["likely"] == pytest.approx(1e6 * row["core_seconds"]["likely"] / (7 * 32 * 86_400))
     shown = CliRunner().invoke(app, ["bench", "scale", "--updates", "12345"]).stdout
     assert "12,345 updates on 10 nodes" in " ".join(shown.split())
+
+
+def test_lint_is_timed_in_a_process_of_its_own_beside_torch() -> None:
+    ran = CliRunner().invoke(app, ["bench", "lint", "--only", "lenet", "--turns", "1"])
+    assert ran.exit_code == 0, ran.output
+    (row,) = (line.split() for line in ran.output.splitlines() if line.startswith("lenet"))
+    whole, beside, _ = (float(each) for each in row[1::2])
+    assert whole > beside > 0

@@ -177,6 +177,9 @@ def test_what_a_mean_over_clients_makes_not_linear_is_refused() -> None:
             dose(model(), own(), defense=defense, aggregation=told)
     with pytest.raises(SettingError, match="needs 29 public images"):
         dose(model(), own(), aggregation=Aggregation(clients=30, images=images, labels=labels))
+    noise = Aggregation(clients=3, images=images, labels=labels, others="noise")
+    with pytest.raises(SettingError, match="20 public updates of"):
+        dose(model(), own(), aggregation=noise, resources=Resources(dtype=torch.float64, budget=1000))
 
 
 def test_dp_sgd_over_clients_is_one_large_batch_of_clipped_gradients() -> None:

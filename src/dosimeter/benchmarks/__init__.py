@@ -13,6 +13,7 @@ training   how fast clients train: `dosimeter bench training`
 sweeping   what a sweep adds to its trials, and what workers gain: `dosimeter bench sweep`
 scale      what very many updates would cost on many machines: `dosimeter bench scale`
 costs      prices of work on this machine, for plans of sweeps: `dosimeter bench costs`
+linting    how long lint takes on every model: `dosimeter bench lint`
 measuring  the whole measurement          report   its tables, file and plot
 """
 

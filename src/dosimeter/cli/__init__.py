@@ -113,6 +113,7 @@ BENCHMARKS: dict[str, tuple[type, str]] = {
     "scale": (options.Scale, "bench.scale"),
     "tune": (options.TuneBench, "tune.run_bench"),
     "profile": (options.Profile, "bench.profile"),
+    "lint": (options.LintBench, "bench.lint"),
 }
 STORE: dict[str, tuple[type, str]] = {
     "list": (options.StoreList, "stores.show_all"),

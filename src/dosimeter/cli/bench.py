@@ -7,7 +7,7 @@ from rich.markup import escape
 from dosimeter import benchmarks, checks, data, files
 from dosimeter.attacks import presets
 from dosimeter.benchmarks import costs as fitted
-from dosimeter.benchmarks import planned, sweeping
+from dosimeter.benchmarks import linting, planned, sweeping
 from dosimeter.benchmarks import scale as scaling
 from dosimeter.cli import options
 from dosimeter.cli.console import err, hint, out
@@ -136,3 +136,13 @@ def profile(asked: options.Profile) -> None:
         table.print(out)
         out.print()
     hint(READ)
+
+
+def lint(asked: options.LintBench) -> None:
+    """A row a model."""
+    table = Grid("model", "whole", "beside torch", "of a core")
+    for row in linting.lintings(asked.only or (), asked.turns):
+        err.print(f"Measured {row.model}", highlight=False)
+        table.add_row(row.model, f"{row.whole.clock:.1f} s", f"{row.own.clock:.1f} s", f"{row.own.processor:.1f} s")
+    table.print(out)
+    hint("docs/lint.md says what these figures mean")

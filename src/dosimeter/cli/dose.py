@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log10
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 import torch
@@ -195,7 +195,7 @@ def _write(asked: options.Dose, folder: Path, found: Doses, names: Mapping[str, 
 def _write_levels(asked: options.Dose, folder: Path, levels: Sequence[Level], names: Mapping[str, Any]) -> None:
     """The means over images at every strength, as a table and as curves."""
     strengths = sorted({each.sigma for each in levels})
-    means: dict[float, tuple[float, float, float | None, float | None]] = {}
+    means: dict[float, tuple[float, float, float, float | None, float | None]] = {}
     for sigma in strengths:
         here = [each for each in levels if each.sigma == sigma]
         shares = [each.determined / each.dimensions for each in here]
@@ -204,13 +204,14 @@ def _write_levels(asked: options.Dose, folder: Path, levels: Sequence[Level], na
             for found in zip(*((e.bits, e.psnr) for e in here), strict=True)
         ]
         bits, psnr = (mean(found) if found else None for found in told)
-        means[sigma] = (mean(each.determined for each in here), max(shares), bits, psnr)
+        many = [each.determined for each in here]
+        means[sigma] = (mean(many), stdev(many) if len(many) > 1 else 0.0, max(shares), bits, psnr)
     head = ("noise", "determined", "share", "most exposed", "bits", "reader")
     size = levels[0].dimensions
     rows = [
-        [f"{sigma:g}", f"{many:,.0f}", f"{many / size:.1%}", f"{most:.1%}", "-" if bits is None else f"{bits:,.0f}",
-         "-" if psnr is None else f"{psnr:.1f} dB"]
-        for sigma, (many, most, bits, psnr) in means.items()
+        [f"{sigma:g}", f"{many:,.0f} +- {off:,.0f}", f"{many / size:.1%}", f"{most:.1%}",
+         "-" if bits is None else f"{bits:,.0f}", "-" if psnr is None else f"{psnr:.1f} dB"]
+        for sigma, (many, off, most, bits, psnr) in means.items()
     ]  # fmt: skip
     table = Grid(*head)
     for row in rows:

@@ -3,7 +3,8 @@
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import correlation, mean, stdev
 
@@ -30,43 +31,31 @@ _NUMBERS = {"dimensions": int, "white": int} | dict.fromkeys(("sigma", "bits", "
 
 
 def run(folder: Path, *, models: Sequence[str], name: str, victims: int, steps: int) -> None:
-    """Measure and attack what is not kept yet in `dose.csv`, then print and draw all."""
-    kept = _read(folder / "dose.csv")
+    """Measure and attack what is not kept yet in `dose.csv`, image by image, then print and draw all."""
+    path = folder / "dose.csv"
+    kept = _read(path)
     for model in models:
         task = load_task(model, name, seed=0)
         chosen = data.pick(task.dataset, victims, split="test", seed=0)
         prior = public(task.dataset, chosen, "test", 0)
         for defense, sigmas in DEFENSES.items():
             there = {(row.sigma, row.image) for row in kept if (row.model, row.defense) == (model, defense)}
-            if all((sigma, image) in there for sigma in sigmas for image in chosen.ids):
+            missing = [v for v, image in enumerate(chosen.ids) if any((sigma, image) not in there for sigma in sigmas)]
+            if not missing:
                 continue
-            kept = [row for row in kept if (row.model, row.defense) != (model, defense)]
+            left = chosen.take(missing)
+            kept = [row for row in kept if (row.model, row.defense) != (model, defense) or row.image not in left.ids]
             found = compared(
-                task.model,
-                chosen,
-                name=model,
-                defense=defense,
-                sigmas=sigmas,
-                attacks=ATTACKS,
-                prior=prior,
-                steps=steps,
+                task.model, left, name=model, defense=defense, sigmas=sigmas, attacks=ATTACKS, prior=prior, steps=steps
             )
             try:
-                kept += _told(found, f"{model}, {defense}", len(sigmas), victims)
+                for done in range(victims - len(missing) + 1, victims + 1):
+                    kept += islice(found, len(sigmas))  # one image at every strength
+                    _write(path, kept)
+                    err.print(f"{model}, {defense}: {done} of {victims} images", highlight=False)
             except DosimeterError as reason:  # such as a bottleneck that has no place in a perceptron
                 err.print(escape(f"{model}, {defense}: left out. {reason}"), highlight=False)
-            _write(folder / "dose.csv", kept)
     _show(folder, kept)
-
-
-def _told(found: Iterator[Compared], what: str, levels: int, images: int) -> list[Compared]:
-    """All rows, with a word on every image."""
-    rows = []
-    for row in found:
-        rows.append(row)
-        if len(rows) % levels == 0:
-            err.print(f"{what}: {len(rows) // levels} of {images} images", highlight=False)
-    return rows
 
 
 def _show(folder: Path, rows: Sequence[Compared]) -> None:

@@ -706,6 +706,14 @@ class Costs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LintBench:
+    """Time lint on every model of the list, each in a process of its own, beside loading torch."""
+
+    only: list[str] | None = _of(_plain("Time only this model. May be repeated."), None)
+    turns: int = _of(_plain("How often each is run; the fastest counts.", min=1), 3)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """Show where the time of the engine's step goes, operation by operation, on one tile and one thread."""
 

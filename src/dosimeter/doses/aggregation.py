@@ -37,6 +37,8 @@ UPDATES = 1000
 """Public updates whose covariance is taken."""
 ROWS = 64
 """Backward derivatives at a time."""
+HELD = 20
+"""Bytes of a number of a public update while covariances are made: in double precision twice, in single once."""
 
 Picture = Literal["images", "noise"]
 
@@ -165,10 +167,11 @@ class Public(NamedTuple):
         return len(next(iter(self.grams.values())))
 
 
-def public_updates(client: Client, channel: Channel, aggregation: Aggregation, batch: int) -> Public:
-    """Of so many updates as there are images for, each by a client with draws of its own."""
+def public_updates(client: Client, channel: Channel, aggregation: Aggregation, batch: int, budget: int) -> Public:
+    """Of so many updates as there are images for, each by a client with draws of its own, within a budget of bytes."""
     many = aggregation.many(batch)
     _enough(aggregation.images, 2 * batch, "a covariance of updates")
+    _fits(many, sum(p.numel() for p in client.target.parameters.values()), budget)
     found: dict[str, list[Tensor]] = {}
     target, defense = client.target, client.defense
     for at in range(many):
@@ -182,8 +185,21 @@ def public_updates(client: Client, channel: Channel, aggregation: Aggregation, b
         )
         for name, g in _sent(update, channel).items():
             found.setdefault(name, []).append(g.detach().flatten())
-    centred = {name: (rows := torch.stack(each)) - rows.mean(0) for name, each in found.items()}
-    return Public({name: g.float() for name, g in centred.items()}, {name: g @ g.T for name, g in centred.items()})
+    gradients, grams = {}, {}
+    for name in list(found):
+        rows = torch.stack(found.pop(name))  # one tensor's at a time are held twice
+        rows -= rows.mean(0)
+        gradients[name], grams[name] = rows.float(), rows @ rows.T
+    return Public(gradients, grams)
+
+
+def _fits(many: int, numbers: int, budget: int) -> None:
+    """Refuse more public updates than memory is allowed for."""
+    if HELD * many * numbers > budget:
+        raise SettingError(
+            f"{many:,} public updates of {numbers:,} numbers take {HELD * many * numbers / 2**30:.1f} GiB; allow more "
+            f"memory (--budget) or take fewer (--others noise:updates={max(2, budget // (HELD * numbers))})."
+        )
 
 
 def _sent(update: Gradient, channel: Channel) -> Gradient:

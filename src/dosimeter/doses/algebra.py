@@ -5,24 +5,49 @@ interest are eliminated by a Schur complement, which is the same as leaving thei
 """
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+BLOCKS = 8
+"""Columns of a symmetric product are made in so many blocks, of which those below the diagonal are left out."""
 
 
 def eliminated(matrix: Tensor, kept: Tensor, precision: Tensor) -> Tensor:
     """M_kk - M_ku (P_u + M_uu)^-1 M_uk for the unknowns u that are not kept, of prior precision P_u (U, U) or (U,)."""
     away = torch.ones(len(matrix), dtype=torch.bool, device=matrix.device)
     away[kept] = False
+    own, rest = _span(kept), _span(away.nonzero()[:, 0])
     if not bool(away.any()):
-        return matrix[kept][:, kept]
-    inner = matrix[away][:, away]
-    inner = inner + (torch.diag(precision) if precision.ndim == 1 else precision)
+        return matrix[own][:, own]
+    inner = matrix[rest][:, rest] + (torch.diag(precision) if precision.ndim == 1 else precision)
     factor = torch.linalg.cholesky(inner)
-    side = torch.linalg.solve_triangular(factor, matrix[away][:, kept], upper=False)
-    left: Tensor = matrix[kept][:, kept] - side.T @ side
-    return left
+    side = torch.linalg.solve_triangular(factor, matrix[rest][:, own], upper=False)
+    hidden = symmetric(side.T, side.T)
+    return torch.sub(matrix[own][:, own], hidden, out=hidden)
+
+
+def _span(places: Tensor) -> Tensor | slice:
+    """A slice where places follow one another, which takes no copy."""
+    if len(places) and bool((places.diff() == 1).all()):
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places
+
+
+def symmetric(t: Tensor, z: Tensor) -> Tensor:
+    """t z^T for factors (N, R) whose product is known to be symmetric."""
+    n = len(t)
+    edges = [round(n * i / BLOCKS) for i in range(BLOCKS + 1)]
+    out = t.new_empty(n, n)
+    for low, high in pairwise(edges):
+        block = t[low:high] @ z[low:].T
+        out[low:high, low:] = block
+        out[high:, low:high] = block[:, high - low :].T
+        square = block[:, : high - low]
+        out[low:high, low:high] = (square + square.T) / 2
+    return out
 
 
 def blocks(*matrices: Tensor) -> Tensor:
@@ -34,15 +59,15 @@ def blocks(*matrices: Tensor) -> Tensor:
 def above(matrix: Tensor) -> int:
     """How many eigenvalues of a symmetric matrix are above 0, by Sylvester's law of inertia from L D L^T."""
     found, pivots = torch.linalg.ldl_factor(matrix)
-    diagonal, below = found.diagonal(), found.diagonal(-1)
+    diagonal, below = found.diagonal().tolist(), found.diagonal(-1).tolist()
     count, at, pairs = 0, 0, (pivots < 0).tolist()
     while at < len(matrix):
         if pairs[at]:  # a block of two, which has one eigenvalue on either side unless its determinant is positive
-            determinant = float(diagonal[at] * diagonal[at + 1] - below[at].square())
-            count += 1 if determinant < 0 else 2 * (float(diagonal[at]) > 0)
+            determinant = diagonal[at] * diagonal[at + 1] - below[at] ** 2
+            count += 1 if determinant < 0 else 2 * (diagonal[at] > 0)
             at += 2
         else:
-            count += float(diagonal[at]) > 0
+            count += diagonal[at] > 0
             at += 1
     return count
 

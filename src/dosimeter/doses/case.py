@@ -94,16 +94,18 @@ def case_of(
     known = None if prior is None else prior.known(size)
     white = White().known(size)
     case = Case(client, channel, stated, known, white, updates)
-    return case if aggregation is None or aggregation.clients == 1 else _aggregated(case, victims, aggregation)
+    if aggregation is None or aggregation.clients == 1:
+        return case
+    return _aggregated(case, victims, aggregation, resources.budget)
 
 
-def _aggregated(case: Case, victims: Victims, aggregation: Aggregation) -> Case:
+def _aggregated(case: Case, victims: Victims, aggregation: Aggregation, budget: int) -> Case:
     """The same as one of several clients."""
     check(case.channel, aggregation)
     case = replace(case, aggregation=aggregation)
     client, target = case.client, case.client.target
     if not aggregation.joint:
-        return replace(case, public=public_updates(client, case.channel, aggregation, victims.batch))
+        return replace(case, public=public_updates(client, case.channel, aggregation, victims.batch, budget))
     whole = case.gathered(victims)
     stream = rng.stream(client.seed, "secrets", victims.ids[0])
     drawn = clients.scoped_draws(target, client.defense, whole.batch, stream, "image")

@@ -9,12 +9,12 @@ takes as many rows as there are inputs and outputs of the layer, or as it has we
 first layer all of it is done in coordinates of that layer's outputs (see `cut`).
 """
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from dosimeter.doses.algebra import symmetric
 from dosimeter.doses.cut import Cut, cut_of
 from dosimeter.doses.slopes import Network, Passed, directions
 from dosimeter.types import Gradient
@@ -23,8 +23,6 @@ CHUNK = 2**25
 """Bytes that the derivatives of the largest layer may take at once; larger buffers are fetched anew each time."""
 ALIVE = 0.9
 """Share of columns that move, below which the others are left out of a product, which takes a copy."""
-BLOCKS = 8
-"""Columns of a symmetric product are made in so many blocks, of which those below the diagonal are left out."""
 
 
 class Part(NamedTuple):
@@ -102,20 +100,6 @@ def needs(network: Network) -> int:
     matrices = inner**2 * many if cut is None else inner**2 * (many - 2) + 2 * size**2
     # Factors are given up one by one as matrices are made of them.
     return 8 * (max(inner * columns + size * own, matrices) + 4 * size**2)
-
-
-def symmetric(t: Tensor, z: Tensor) -> Tensor:
-    """t z^T for factors (N, R) whose product is known to be symmetric."""
-    n = len(t)
-    edges = [round(n * i / BLOCKS) for i in range(BLOCKS + 1)]
-    out = t.new_empty(n, n)
-    for low, high in pairwise(edges):
-        block = t[low:high] @ z[low:].T
-        out[low:high, low:] = block
-        out[high:, low:high] = block[:, high - low :].T
-        square = block[:, : high - low]
-        out[low:high, low:high] = (square + square.T) / 2
-    return out
 
 
 def _planned(network: Network, cut: Cut | None) -> dict[str, _Rows]:

@@ -51,14 +51,19 @@ class Trace:
             self.output: Tensor = model(images)
         self.calls = recorder.calls
         self.maker = {id(out): call for call in self.calls for out in call.outputs}
+        self._ids = [({id(t) for t in call.inputs}, {id(t) for t in call.outputs}) for call in self.calls]
+
+    def users(self, tensor: Tensor) -> list[Call]:
+        """The calls that take a tensor."""
+        return [call for call, (inputs, _) in zip(self.calls, self._ids, strict=True) if id(tensor) in inputs]
 
     def after(self, sources: Iterable[Tensor], *, without: Iterable[Tensor] = ()) -> set[int]:
         """The ids of all tensors that depend on the sources by a way that avoids those `without`."""
         barred = {id(t) for t in without}
         found = {id(t) for t in sources} - barred
-        for call in self.calls:
-            if any(id(t) in found for t in call.inputs):
-                found |= {id(t) for t in call.outputs} - barred
+        for inputs, outputs in self._ids:
+            if not found.isdisjoint(inputs):
+                found |= outputs - barred
         return found
 
     def between(self, sources: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Call]:

@@ -1,6 +1,5 @@
 """The form of a dishonest server: one frozen dataclass whose call changes the model before clients get it."""
 
-import copy
 import re
 from dataclasses import dataclass
 
@@ -71,7 +70,7 @@ def _parts(tamper: Tamper) -> tuple[Tamper, ...]:
 
 def watch(model: nn.Module, images: Tensor) -> tuple[list[networks.Call], Tensor]:
     """The layers with parameters that a pass through a copy of the model calls, in this order, and its output."""
-    copied = copy.deepcopy(model).eval()
+    copied = networks.clone_modules(model).eval()
     outputs: list[Tensor] = []
     with torch.no_grad():
         calls = networks.watch(copied, lambda: outputs.append(copied(images)), _learned)

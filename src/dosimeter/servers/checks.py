@@ -95,14 +95,16 @@ def identity_kernels(sent: nn.Module) -> list[Finding]:
     follows Beta(1/2, (n - 1)/2). A filter is found when its share is above 0.9 and less likely than one in a million
     in the whole layer. Training gives some filters a favourite entry: up to 0.53 in AlexNet trained on ImageNet.
     """
-    from scipy.special import betainc  # here, since every start of a program would wait for it
-
     found = []
     for name, layer in sent.named_modules():
         if not isinstance(layer, nn.Conv2d) or layer.weight[0].numel() < 2:
             continue
         squares = layer.weight.detach().double().flatten(1).square()  # (filters, n)
         share = squares.amax(1) / squares.sum(1).clamp_min(1e-300)
+        if not bool((share > 0.9).any()):
+            continue
+        from scipy.special import betainc  # here, since nearly no model needs it and all would wait for it
+
         chance = squares.numel() * betainc((squares.shape[1] - 1) / 2, 0.5, (1 - share).clamp(0, 1).cpu().numpy())
         hits = int(((chance < 1e-6) & (share > 0.9).cpu().numpy()).sum())
         if hits:
@@ -226,8 +228,11 @@ def _carriers(model: nn.Module, shape: Shape) -> dict[str, float]:
 
 def _most_alike(pixels: Tensor, features: Tensor) -> Tensor:
     """(PIXELS,) the largest correlation of each pixel with any feature (PROBES, f), whatever its sign."""
-    seen = nn.functional.normalize(_centred(features), dim=0).to(pixels)
-    return (pixels.T @ seen).abs().amax(1)
+    seen = features.to(pixels)
+    seen = seen - seen.mean(0)
+    size = seen.square().sum(0).sqrt_().clamp_min_(1e-12)  # sooner than a norm along the first axis
+    alike: Tensor = (pixels.T @ seen).abs_().div_(size)
+    return alike.amax(1)
 
 
 def _centred(rows: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ def _sum_of(trace: Trace, call: Call, trained: Mapping[int, str]) -> tuple[str |
     bias = arguments(call.args[1:], call.kwargs, **CONV)[1]
     if bias is not None and id(bias) in trained:
         return trained[id(bias)], torch.ones_like(bias).detach()
-    users = [user for user in trace.calls if any(t is call.outputs[0] for t in user.inputs)]
+    users = trace.users(call.outputs[0])
     if bias is None and len(users) == 1 and (factor := running(users[0])) is not None:
         shift = arguments(users[0].args[1:], users[0].kwargs, **BATCH_NORM)[3]
         if shift is not None and id(shift) in trained:

@@ -24,8 +24,7 @@ from dosimeter.attacks.base import Attack, Found, Solve
 from dosimeter.attacks.solve import below, drawn
 from dosimeter.attacks.solve.certificate import Solver, Update
 from dosimeter.attacks.solve.drawn import variation
-from dosimeter.attacks.solve.embedding import find_cut
-from dosimeter.attacks.solve.first_layer import SEARCH, in_double, probes_of
+from dosimeter.attacks.solve.first_layer import SEARCH, in_double, probes_of, traced
 from dosimeter.attacks.solve.latent import Draw, find_draw
 from dosimeter.attacks.solve.wide import solve_wide
 from dosimeter.attacks.stages import Beat, blank, unheard
@@ -91,7 +90,7 @@ class Deep(Attack):
             )
         exact = in_double(target)
         if exact.secrets:
-            trace = Trace(exact.model, probes_of(exact)[2:])
+            trace = traced(exact)
             read_draw(exact, trace, find_wide(trace))
         else:
             wide_of(exact)
@@ -110,8 +109,7 @@ class Deep(Attack):
 @remembered
 def wide_of(target: Target) -> list[below.Learned]:
     """`find_wide` of a model in float64."""
-    cut = find_cut(target)  # which has run it already
-    return find_wide(Trace(target.model, probes_of(target)[2:]) if cut is None else cut.trace)
+    return find_wide(traced(target))
 
 
 def find_wide(trace: Trace) -> list[below.Learned]:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vjp
 
-from dosimeter.attacks.solve.first_layer import probes_of
+from dosimeter.attacks.solve.first_layer import traced
 from dosimeter.networks.remember import remembered
 from dosimeter.networks.trace import CONV, Call, Section, Trace, arguments
 from dosimeter.types import Gradient, Target
@@ -48,8 +48,8 @@ class Cut(NamedTuple):
 @remembered
 def find_cut(target: Target) -> Cut | None:
     """The first layer with weights, if it sees patches, found by running the model, which is in float64."""
-    probe = probes_of(target)[2]
-    trace = Trace(target.model, probe[None])
+    trace = traced(target)
+    probe = trace.images[0]
     seen = trace.after([trace.images])
     first = next((c for c in trace.calls if _weighs(c) and id(c.inputs[0]) in seen), None)
     patches = None if first is None else _patches(trace, first)
@@ -109,7 +109,7 @@ def _patches(trace: Trace, first: Call) -> Linear | None:
 
 def _undo(patches: Linear, probe: Tensor) -> Linear | None:
     """From patches to the image, the mean where they overlap; None where pixels are more than scaled and ordered."""
-    offset, back = _cut_back(patches, torch.zeros_like(probe))
+    offset, back = _transposed(patches, torch.zeros_like(probe))
     slope = patches(torch.ones_like(probe)) - offset
     often = back(slope)
 
@@ -127,12 +127,13 @@ def _positions(trace: Trace, first: Call, trained: dict[int, str]) -> Iterator[t
     for name, parameter in trace.model.named_parameters():
         if id(parameter) not in trained:
             continue
-        own = trace.after([parameter])  # and of these, what no image has come to
+        own = trace.after([parameter])
+        alone = own - later  # what no image has come to
         sums = (
             call.outputs[0]
             for call in trace.calls
             if call.name in ("add", "iadd", "radd", "add_")
-            and any(id(t) in own - later for t in call.inputs)
+            and any(id(t) in alone for t in call.inputs)
             and any(id(t) in later and (id(t) not in own or t is call.out) for t in call.inputs)
         )
         total = next(sums, None)
@@ -156,24 +157,27 @@ def _reader(trace: Trace, value: Tensor, parameter: Tensor, tokens: Tensor, tota
 
 
 def _transposed(linear: Linear, at: Tensor) -> tuple[Tensor, Linear]:
-    """What a function gives there, and the transpose of its slope."""
-    value, back = vjp(linear, at)  # type: ignore[misc]
-    return value.detach(), lambda given: back(given)[0].detach()
+    """What a function gives there, and the transpose of its slope.
 
-
-def _cut_back(patches: Linear, at: Tensor) -> tuple[Tensor, Linear]:
-    """The same by plain autograd where that works, since `torch.func` takes seconds to load."""
+    By plain autograd where that works, since `torch.func` takes seconds to load.
+    """
     at = at.detach().requires_grad_()
     try:
         with torch.enable_grad():
-            value = patches(at.clone())
+            value = linear(at.clone())
     except RuntimeError:  # such as a step in place
-        return _transposed(patches, at.detach())
+        return _by_func(linear, at.detach())
 
     def back(given: Tensor) -> Tensor:
-        return torch.autograd.grad(value, at, given, retain_graph=True)[0].detach()
+        total = (value * given).sum()  # since torch takes a second to load what it checks a given slope by
+        return torch.autograd.grad(total, at, retain_graph=True)[0].detach()
 
-    return (value.detach(), back) if value.requires_grad else _transposed(patches, at.detach())
+    return (value.detach(), back) if value.requires_grad else _by_func(linear, at.detach())
+
+
+def _by_func(linear: Linear, at: Tensor) -> tuple[Tensor, Linear]:
+    value, back = vjp(linear, at)  # type: ignore[misc]
+    return value.detach(), lambda given: back(given)[0].detach()
 
 
 def _some_labels(target: Target, output: Tensor) -> Tensor:

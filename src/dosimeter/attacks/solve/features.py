@@ -25,6 +25,7 @@ from dosimeter.attacks.solve.certificate import ROUNDING
 from dosimeter.attacks.solve.first_layer import SEARCH, in_double
 from dosimeter.attacks.stages import Beat, blank, unheard
 from dosimeter.errors import SettingError
+from dosimeter.networks.remember import remembered
 from dosimeter.types import Ended, Gradient, Observation, Outcome, Target
 
 SMOOTH = 10.0
@@ -192,6 +193,7 @@ def inputs_of(model: nn.Module, images: Tensor, names: Sequence[str]) -> dict[st
     return {call.name: call.inputs for call in calls if often[call.name] == 1}
 
 
+@remembered
 def find_layers(target: Target, batch: int) -> list[Layer]:
     """For every image of a batch the layer with the most inputs that sees it and no other."""
     trained = {id(p): name for name, p in target.model.named_parameters() if p.requires_grad}

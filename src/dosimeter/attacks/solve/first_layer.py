@@ -4,6 +4,7 @@ import copy
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,10 @@ from torch import Tensor, nn
 from dosimeter import networks
 from dosimeter.errors import SettingError
 from dosimeter.networks.remember import remembered
+from dosimeter.networks.trace import Trace
 from dosimeter.types import Target
+
+_EXACT: WeakSet[nn.Module] = WeakSet()
 
 SEARCH = "use a search instead (--attack ig)"
 
@@ -31,8 +35,11 @@ class FirstLayer(NamedTuple):
 
 @remembered
 def in_double(target: Target) -> Target:
-    """A private copy of the target in float64, where solving costs no digits."""
+    """A private copy of the target in float64, where solving costs no digits; of such a copy, the same."""
+    if target.model in _EXACT:
+        return target
     model = copy.deepcopy(target.model).double()
+    _EXACT.add(model)
     return replace(target, model=model, mean=target.mean.double(), std=target.std.double())
 
 
@@ -87,6 +94,12 @@ def _first_called(model: nn.Module, images: Tensor) -> nn.Module | None:
     except _CalledError as called:
         return called.layer
     return None
+
+
+@remembered
+def traced(target: Target) -> Trace:
+    """One run on the probe in which no two pixels are the same."""
+    return Trace(target.model, probes_of(target)[2:])
 
 
 def probes_of(target: Target) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dosimeter.attacks.solve.first_layer import SEARCH, probes_of
+from dosimeter.attacks.solve.first_layer import SEARCH, probes_of, traced
 from dosimeter.attacks.solve.inverses import INVERSES
 from dosimeter.attacks.solve.ops import Affine, Bend, Block, Learned, Op, Pool, Reshape, Scale, apply
 from dosimeter.errors import SettingError
@@ -23,6 +23,7 @@ PIXELS_UP_TO = 64 * 64
 """Pixels of a layer's input up to which its equations are written out."""
 
 RESHAPES = {"flatten", "reshape", "view", "squeeze", "unsqueeze"}
+MORE = "it does more than its layers in a row do"
 POOLS = {"avg_pool2d", "adaptive_avg_pool2d", "mean", "pad"}
 NOTHING = {"contiguous", "clone", "detach", "to", "double"}
 SCALES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
@@ -37,6 +38,9 @@ SCALES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 @remembered
 def read_straight(target: Target) -> tuple[Block, ...]:
     """The blocks of a straight network in float64, or a refusal that says what else the model does."""
+    trace = _run(traced, target)
+    if all(out.ndim > 1 and len(out) == 1 for call in trace.calls for out in call.outputs):
+        _read(target, trace)  # most are refused by what one image says already, unless its axis was squeezed away
     blocks = cut(read_ops(target, probes_of(target)), target.shape)
     if blocks[-1].learned.places.numel() != 1:
         raise refusal("it does not end in a fully connected layer")
@@ -45,11 +49,26 @@ def read_straight(target: Target) -> tuple[Block, ...]:
 
 def read_ops(target: Target, probes: Tensor) -> list[Op]:
     """What a straight network does one after another, from a run on probes (n, C, H, W), or (n, C) for (C, 1, 1)."""
+    trace = _run(Trace, target.model, probes)
+    ops = _read(target, trace)
+    with torch.no_grad():
+        again = apply(ops, probes.reshape(len(probes), *target.shape))
+    if not torch.allclose(again.flatten(1), trace.output.flatten(1), rtol=1e-9, atol=1e-9):
+        raise refusal(MORE)
+    return ops
+
+
+def _run(run: Callable[..., Trace], *of: Any) -> Trace:
     try:
-        trace = Trace(target.model, probes)
+        return run(*of)
     except (RuntimeError, ValueError, TypeError) as reason:
         raise refusal(f"it cannot be run ({str(reason).splitlines()[0]})") from None
-    reader, now, earlier = _Reader(target, flat=probes.ndim == 2), probes, {id(probes)}
+
+
+def _read(target: Target, trace: Trace) -> list[Op]:
+    """The calls of one run, each of which takes what the one before gave."""
+    now = trace.images
+    reader, earlier = _Reader(target, flat=now.ndim == 2), {id(now)}
     for call in trace.calls:
         func, args, kwargs, out = call
         if not isinstance(out, Tensor):
@@ -60,10 +79,8 @@ def read_ops(target: Target, probes: Tensor) -> list[Op]:
         reader.read(name, func, args[1:], kwargs, out)
         now = out
         earlier.add(id(out))
-    with torch.no_grad():
-        again = apply(reader.ops, probes.reshape(len(probes), *target.shape))
-    if trace.output is not now or not torch.allclose(again.flatten(1), now.flatten(1), rtol=1e-9, atol=1e-9):
-        raise refusal("it does more than its layers in a row do")
+    if trace.output is not now:
+        raise refusal(MORE)
     return reader.ops
 
 

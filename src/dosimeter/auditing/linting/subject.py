@@ -49,9 +49,9 @@ class Subject:
         """
         trace = Trace(self.target.model, self.image)
         seen = {id(tensor) for call in trace.calls for tensor in call.inputs}
-        gradient = self.target.gradient(self.image, self.label)
-        parameters = dict(self.target.model.named_parameters())
-        hidden = [name for name, g in gradient.items() if g.any() and id(parameters[name]) not in seen]
+        unseen = [name for name, p in self.target.model.named_parameters() if p.requires_grad and id(p) not in seen]
+        gradient = self.target.gradient(self.image, self.label) if unseen else {}
+        hidden = [name for name in unseen if gradient[name].any()]
         if hidden:
             raise ModelError(
                 f"The model cannot be traced: no call of torch was seen that takes {hidden[0]!r} "
