@@ -178,8 +178,8 @@ def test_a_folder_that_a_killed_process_had_finished_is_entered_and_not_run_agai
     assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert contents(tmp_path / "store") == {left.digest: contents(whole)[left.digest]}
     (file.parent / "run.json").write_text("{}")  # one that is not whole is run again
-    with Store(tmp_path / "store") as store, store._writing():
-        store._base.execute("UPDATE trials SET status = 'running', owner = 'gone'")
+    with Store(tmp_path / "store") as store, store._base.writing() as base:
+        base.execute("UPDATE trials SET status = 'running', owner = 'gone'")
     sweep(SIX | {"defense": "none", "seed": 0}, store=tmp_path / "store")
     assert file.stat().st_ino != before.st_ino
     assert contents(tmp_path / "store") == {left.digest: contents(whole)[left.digest]}
@@ -215,9 +215,9 @@ def test_what_changed_since_it_was_asked_for_is_not_run_by_a_worker() -> None:
 
 
 def test_a_store_of_ten_thousand_trials_opens_in_less_than_a_second(tmp_path: Path) -> None:
-    with Store(tmp_path / "store") as store, store._writing():
+    with Store(tmp_path / "store") as store, store._base.writing() as base:
         rows = [(f"{at:016x}", "audit", '{"model": "cnn"}', "done", '{"ssim": 0.5}') for at in range(10_000)]
-        store._base.executemany("INSERT INTO trials (digest, kind, words, status, found) VALUES (?, ?, ?, ?, ?)", rows)
+        base.executemany("INSERT INTO trials (digest, kind, words, status, found) VALUES (?, ?, ?, ?, ?)", rows)
     began = time.process_time()
     with Store(tmp_path / "store") as store:
         assert len(store.entries()) == 10_000

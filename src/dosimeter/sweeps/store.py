@@ -334,7 +334,7 @@ _FOUND: dict[str, dict[str, Any]] = {
     "audit": {"ssim": Real, "psnr": Real, "read": int, "of": int, "attack_name": str, "verdict": str, "evidence": dict},
     "training": {"accuracy": Real, "last_accuracy": Real, "rounds": int},
 }
-"""What is found of every done trial of a kind."""
+"""What is found of trials of a kind, and in which form."""
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
@@ -347,10 +347,11 @@ def _entry(row: tuple[Any, ...]) -> Entry:
     texts = (digest, kind, owner or "", why or "", uses or "")
     if not all(isinstance(text, str) for text in texts) or not isinstance(made.words, dict):
         raise ValueError("a trial's words are none")
-    if made.status is Status.DONE:
-        for key, form in _FOUND.get(kind, {}).items():
-            if made.found is None or not isinstance(made.found[key], form):
-                raise ValueError(f"the {key} of {digest:.40} is missing")
-        if not isinstance(seconds, Real) or not all(isinstance(each, Real | None) for each in (began, seconds)):
-            raise ValueError(f"the time of {digest:.40} is missing")
+    if not all(isinstance(each, Real | None) for each in (began, seconds)):
+        raise ValueError(f"the time of {digest:.40} is none")
+    if not isinstance(made.found, dict | None):
+        raise ValueError(f"what was found of {digest:.40} is not told")
+    for key, form in _FOUND.get(kind, {}).items():  # which older versions may lack
+        if made.found and key in made.found and not isinstance(made.found[key], form):
+            raise ValueError(f"the {key} of {digest:.40} is none")
     return made
