@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY := PASSIVE
 
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: audit test docs setup lint types fuzz faults fuzz-files pictures soak dist wheel-check release-check short-audit clean
+.PHONY: audit test browser docs setup lint types fuzz faults fuzz-files pictures soak dist wheel-check release-check short-audit clean
 
 # Each defense meets every attack made for it; one table and one page have them all.
 DEFENSES := none noise:sigma=0.01 ppp:sigma=0.01 cvb fedkl
@@ -22,12 +22,21 @@ endef
 audit: $(VENV)/.core
 	@$(call audits,$(BIN)/dosimeter,--victims 6 --steps 250)
 
-test: $(VENV)/.dev lint types
+test: $(VENV)/.dev browser lint types
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # Thousands of hostile calls of the command line, each in a process of its own; make fuzz CALLS=0 makes all there are.
 fuzz: $(VENV)/.dev
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --calls $(or $(CALLS),3200)
+
+# Chromium for the tests of pages, where packages may be installed; elsewhere they are skipped where there is none.
+browser:
+	@command -v chromium > /dev/null || command -v google-chrome > /dev/null || \
+		if command -v apt-get > /dev/null && test "$$(id -u)" = 0; then \
+			echo "Installing chromium for the tests of pages ..."; apt-get -qq update > /dev/null; \
+			apt-get -qq install --yes --no-install-recommends chromium > /dev/null 2>&1 \
+				|| echo "chromium could not be installed; tests of pages are skipped."; \
+		else echo "No chromium here; tests of pages are skipped."; fi
 
 # Pages as HTML in site/, which opens from the disk; a link that leads nowhere is an error.
 docs: $(VENV)/.docs

@@ -99,7 +99,8 @@ def test_exports_say_the_same_whatever_reads_them(tmp_path: Path, monkeypatch: p
     sweep([Trial(**task), Trial(**task, batch=2, defense="ppp")], store="kept")
     with Store("kept") as store:  # settings of two types, numbers of steps and how they are chosen
         unlike = json.dumps(task | {"steps": "auto", "batch": 2})
-        store._base.execute("UPDATE trials SET words = ? WHERE words LIKE '%ppp%'", (unlike,))
+        with store._base.writing() as base:
+            base.execute("UPDATE trials SET words = ? WHERE words LIKE '%ppp%'", (unlike,))
     for records, rows in ((), 2), (("--records",), 3):
         for ending in ("csv", "jsonl", "parquet"):
             said = call("store", "export", "kept", f"all.{ending}", *records)[1]

@@ -35,7 +35,7 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
                 raise SettingError(unknown(f"option in {path.name}", key, known))
             several = isinstance(value, list) and getattr(known[key], "multiple", False)
             if not all(isinstance(each, bool | int | float | str) for each in (value if several else [value])):
-                form = "a list" if isinstance(value, list) else "a table" if isinstance(value, dict) else "another kind"
+                form = "a table" if isinstance(value, dict) else "a list or another kind"
                 raise SettingError(f"Expected a value of {key!r} in {path.name}, got {form}; write {key} = ...")
         ctx.default_map = {str(known[key].name): _typed(value) for key, value in held.items()}
     return path

@@ -75,7 +75,7 @@ class Journal:
                 "--out."
             ) from None
 
-    def _study(self, path: Path) -> "optuna.Study":
+    def _study(self, path: Path) -> optuna.Study:
         lock: Any = _Lock(path)
         backend = JournalFileBackend(str(path), lock_obj=lock)
         with self.turn():
