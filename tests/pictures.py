@@ -47,10 +47,13 @@ def explored(browser: Any, store_: Path, folder: Path) -> None:
     """The explorer over a store: all its audits, three of them compared, and one with its pictures."""
     with running(store_) as address:
         page = browser.new_page(viewport={"width": 1600, "height": 1000}, color_scheme="light")
+        page.set_default_timeout(120_000)
         page.goto(address)
+        page.fill("#text", "auto")  # audits; trainings have no attack
+        page.wait_for_selector("#told:has-text('of 3')")
         for at in (1, 2, 3):
-            page.check(f"#rows tr:has-text('auto') >> nth={at - 1} >> input")
-        page.wait_for_selector("#compared tbody tr:nth-child(3)")
+            page.click(f"#rows tr:nth-child({at}) input")
+            page.wait_for_selector(f"#compared tbody tr:nth-child({at})")
         page.wait_for_selector("#plot .points path")
         page.wait_for_timeout(500)
         keep(page.screenshot(full_page=True), folder / "app-list.png")

@@ -8,10 +8,13 @@ from PIL import Image, ImageStat
 BLANK = 50
 """Colours that even an empty page has, by the edges of its letters."""
 
+WAIT = 120_000
+"""Milliseconds that a busy machine may take for one."""
+
 
 def check(page: Any, width: int, theme: str) -> None:
     """A screenshot is as wide as the window, bright or dark as the theme is, and not blank."""
-    shot = Image.open(BytesIO(page.screenshot())).convert("RGB")
+    shot = Image.open(BytesIO(page.screenshot(timeout=WAIT))).convert("RGB")
     assert shot.width == width
     assert len(shot.getcolors(shot.width * shot.height) or ()) > BLANK
     brightness = ImageStat.Stat(shot.convert("L")).median[0]

@@ -201,7 +201,7 @@ def test_it_fits_every_screen(small: Path, served: Open, watched: Open) -> None:
             page.goto(f"{watch.address}/{hash_}")
             page.wait_for_timeout(100)
             until(page, f"document.documentElement.scrollWidth <= {width}")
-            shots.check(page, width, theme)
+        shots.check(page, width, theme)
         dark = page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(17, 21, 26)"
         assert dark == (theme == "dark")
     page.focus("#text")
