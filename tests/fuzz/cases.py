@@ -122,7 +122,7 @@ def _sane(name: str, value: str, *, number: bool, path: bool, base: Base, kinds:
     if value in NEVER or (value == "1.5" and int in kinds):
         return False
     if value in ("-1", "99999999999999999999"):
-        return name in SIGNED
+        return name in SIGNED or (name == "delta" and value != "-1")
     return name in SIGNED or value == "1e-320" or (value == "1000000000" and name in LIMITED)
 
 
@@ -268,7 +268,7 @@ def captured() -> Iterator[Call]:
         yield Call(
             "updates",
             (*base, "--after", f"{{files}}/{name}"),
-            name in (*SANE_UPDATES, "zeros.safetensors", "whole.safetensors"),
+            name in (*SANE_UPDATES, "zeros.safetensors", "whole.safetensors", "float8.safetensors", "float8.pt"),
         )
     good = (*base, "--update", "{files}/update.safetensors")
     for labels in ("", "nan", "inf", "-1", "10", "1e308", "99999999999999999999", "3,", "3,5", "3.5", "x", "3" * 400):
