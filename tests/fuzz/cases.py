@@ -122,7 +122,7 @@ def _sane(name: str, value: str, *, number: bool, path: bool, base: Base, kinds:
     if value in NEVER or (value == "1.5" and int in kinds):
         return False
     if value in ("-1", "99999999999999999999"):
-        return name in SIGNED or (name == "delta" and value != "-1")
+        return name in SIGNED or (name in ("delta", "minutes") and value != "-1")
     return name in SIGNED or value == "1e-320" or (value == "1000000000" and name in LIMITED)
 
 
