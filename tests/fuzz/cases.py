@@ -47,6 +47,8 @@ OWN_WORDS = {
 }
 """Words of options that have a form of their own."""
 SIGNED = {"seed"}
+LIMITED = {"same_client", "public", "most", "workers", "at_once", "points", "trials", "budget", "shards", "images"}
+"""What may be as large as anybody likes, since it is cut to what is there."""
 NEVER = {"nan", "inf", "-inf", "1e400", "1e308", "-1e308", "x", ""}
 """What no number may be."""
 
@@ -120,8 +122,8 @@ def _sane(name: str, value: str, *, number: bool, path: bool, base: Base, kinds:
     if value in NEVER or (value == "1.5" and int in kinds):
         return False
     if value in ("-1", "99999999999999999999"):
-        return name in SIGNED
-    return name in SIGNED or value == "1e-320"
+        return name in SIGNED or (name in ("delta", "minutes") and value != "-1")
+    return name in SIGNED or value == "1e-320" or (value == "1000000000" and name in LIMITED)
 
 
 def settings() -> Iterator[Call]:
@@ -266,7 +268,7 @@ def captured() -> Iterator[Call]:
         yield Call(
             "updates",
             (*base, "--after", f"{{files}}/{name}"),
-            name in (*SANE_UPDATES, "zeros.safetensors", "whole.safetensors"),
+            name in (*SANE_UPDATES, "zeros.safetensors", "whole.safetensors", "float8.safetensors", "float8.pt"),
         )
     good = (*base, "--update", "{files}/update.safetensors")
     for labels in ("", "nan", "inf", "-1", "10", "1e308", "99999999999999999999", "3,", "3,5", "3.5", "x", "3" * 400):
@@ -360,4 +362,4 @@ def shapes() -> Iterator[Call]:
 
 def _may(more: tuple[str, ...]) -> bool:
     """What is large and yet can be done, or told beforehand."""
-    return more in (("--decoys", "1000000000"), ("--device", "cpu:7"), ("--same-client", "1000000000"))
+    return more in (("--device", "cpu:7"), ("--same-client", "1000000000"))

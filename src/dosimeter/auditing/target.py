@@ -51,14 +51,15 @@ def make_target(
         way=audit.resources.way,
     )
     images = blank(shape, batch, mean).requires_grad_()
+    twin = copy.deepcopy(copied)  # a model may keep what it is given, and what has a gradient cannot be copied
     with torch.enable_grad(), _Norms() as norms:
-        output = outputs(copied, images, budget=audit.resources.budget)
+        output = outputs(twin, images, budget=audit.resources.budget)
         check_seen(output, images)
     if labels is not None:
         some = labels[: len(images)].to(device)
         top = int(labels.max()) if highest is None else highest
         value = check_loss(target.loss, output, some, classification=target.classification, highest=top)
-        check_slopes(copied, value)
+        check_slopes(twin, value)
     _check_norms(norms, mode, len(clients.statistics(target, images.detach())) if mode == "sent" else 0)
     return target
 

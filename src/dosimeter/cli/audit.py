@@ -104,7 +104,7 @@ def run(asked: options.Audit) -> None:
 def _check_scores(asked: options.Audit) -> None:
     """Refuse before any work, and in dry runs, what images cannot be judged by."""
     Scoring(threshold=asked.threshold, delta=asked.delta, metrics=load_metrics(asked.metric))
-    checks.count("An audit", "decoys", asked.decoys, least=0)
+    checks.count("An audit", "decoys", asked.decoys, least=0, most=1_000_000)
     if asked.lpips:
         load_lpips(asked.lpips)
 

@@ -231,6 +231,10 @@ def _labels(text: str | None) -> Tensor | None:
 
 def _check_finite(state: Gradient, path: Path) -> None:
     for name, tensor in state.items():
+        short = tensor.is_floating_point() and tensor.element_size() < 2
+        if tensor.is_meta or tensor.layout != torch.strided or short:
+            kind = "on the device meta" if tensor.is_meta else f"{tensor.dtype}, {tensor.layout}".replace("torch.", "")
+            raise ModelError(f"{path.name}: expected plain weights, but {name!r} is {kind}; save them as numbers.")
         if tensor.is_floating_point() and not tensor.isfinite().all():
             kind = "NaN" if tensor.isnan().any() else "infinity"
             raise ModelError(f"{path.name}: expected finite weights, but {name!r} contains {kind}; save them again.")

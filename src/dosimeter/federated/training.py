@@ -1,6 +1,7 @@
 """Rounds in this process, each kept as soon as it is done."""
 
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
@@ -17,6 +18,9 @@ from dosimeter.federated.server import average, chosen, counted, evaluate, valid
 from dosimeter.federated.workers import Fits, Task
 from dosimeter.federated.workers import workers as side_by_side
 from dosimeter.progress import bar
+
+PATIENCE = 10.0
+"""Seconds that an estimate may take."""
 
 Round = dict[str, Any]
 """One round's figures as plain values: round, accuracy, loss, train_loss, validation_loss, clients, seconds, ..."""
@@ -110,12 +114,34 @@ def check_rounds(federation: Federation, at: Collection[int]) -> None:
 
 
 def estimate_training(federation: Federation, *, workers: int | None = None) -> float:
-    """Seconds of a whole training, from the first client's first round, actually run; nothing is kept."""
-    protocol = federation.protocol
+    """Seconds of a whole training, from the first client's first round, actually run; nothing is kept.
+
+    Of a long round only as many steps are taken as `PATIENCE` seconds allow.
+    """
+    protocol, client, clock = federation.protocol, chosen(federation, 0)[0], _Clock()
     began = time.perf_counter()
-    fit(federation, federation.initial(), chosen(federation, 0)[0], 0)
+    try:
+        fit(federation, federation.initial(), client, 0, stop=clock)
+    except KeyboardInterrupt:
+        if not clock.over:
+            raise  # by somebody else
+    steps = protocol.steps or (protocol.epochs or 1) * federation.batches[client].many
+    took = (time.perf_counter() - began) * max(1.0, steps / max(1, clock.steps))
     turns = -(-protocol.taking_part() // (workers or os.cpu_count() or 1))
-    return (time.perf_counter() - began) * turns * protocol.rounds
+    return took * turns * protocol.rounds
+
+
+class _Clock(threading.Event):
+    """Ends a client's round when its time is up, and counts the steps until then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends, self.steps, self.over = time.perf_counter() + PATIENCE, 0, False
+
+    def is_set(self) -> bool:
+        self.over = self.steps > 0 and time.perf_counter() > self.ends
+        self.steps += not self.over
+        return self.over
 
 
 def _round(federation: Federation, at: Checkpoint, fits_of: Fits, tested: bool) -> Checkpoint:

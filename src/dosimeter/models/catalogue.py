@@ -27,6 +27,8 @@ GIVEN = ("shape", "classes", "mean", "std")
 OWN = "A model of your own is given as path/to/file.py:function."
 
 
+MOST_DEPTH = 1000
+"""Layers, each of which takes its time to be made."""
 MOST_PARAMETERS = 200_000_000
 """Of a model of the list; an audit holds them several times over."""
 _UNBUILT = (ArithmeticError, AssertionError, MemoryError, RuntimeError, TypeError, ValueError)
@@ -203,4 +205,6 @@ def _entry(name: str, settings: Mapping[str, object] | None) -> Entry:
         for number in value if isinstance(value, Sequence) else (value,):
             if isinstance(number, int | float):
                 checks.at_least(f"The model {name!r}", setting, number, 0)
+            if setting == "depth" and isinstance(number, int):
+                checks.count(f"The model {name!r}", setting, number, 0, MOST_DEPTH)
     return entry

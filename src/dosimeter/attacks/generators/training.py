@@ -40,8 +40,13 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for key, least in (("latent", 1), ("width", 1), ("epochs", 1), ("batch", 2)):
-            checks.count("Training a generator", key, getattr(self, key), least)
+        for key, least, most in (
+            ("latent", 1, 65_536),
+            ("width", 1, 4096),
+            ("epochs", 1, 100_000),
+            ("batch", 2, 10**6),
+        ):
+            checks.count("Training a generator", key, getattr(self, key), least, most)
         checks.positive("Training a generator", "a learning rate lr", self.lr)
         checks.at_least("Training a generator", "a beta", self.beta, 0)
 
