@@ -12,7 +12,7 @@ import soak
 import soak_jobs
 from soak import Cycle, Limits
 
-NOW = Limits(settled=0.0, growth=1.0)
+NOW = Limits(settled=0.0, cycles=1, growth=1.0)
 """Of a process that has just begun: its memory says nothing yet, but what it holds does."""
 
 
