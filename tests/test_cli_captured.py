@@ -247,7 +247,7 @@ BAD = [
     (("--update", "extra.safetensors"), "not in the model 'stranger'"),
     (("--update", "misshaped.safetensors"), "has shape (3,), expected (16,)"),
     (("--update", "nan.safetensors"), "'1.bias' contains NaN"),
-    (("--update", "whole.safetensors"), "is of int64, expected floats"),
+    (("--update", "whole.safetensors"), "is of int64, strided, expected plain floats"),
     (("--update", "absent.safetensors"), "There is no update absent.safetensors"),
     (("--update", "mine.py"), "ends in .safetensors, .npz, .pt or .pth"),
     (("--update", "pickled.npz"), "holds Python objects, which could run code"),

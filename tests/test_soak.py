@@ -29,7 +29,7 @@ def test_a_few_cycles_leave_nothing_behind(tmp_path: Path) -> None:
     found = list(soak.cycles([light], range(3), 0.0))[1:]  # the first fills caches
     assert soak.wrong(found, NOW) == []
     assert found[-1].tensors == found[0].tensors
-    assert found[-1].children == 0
+    assert found[-1].children == found[0].children  # of other tests, such as a browser
     soak.write(tmp_path, found)
     assert len((tmp_path / "soak.csv").read_text().splitlines()) == 3
     assert "<svg" in (tmp_path / "soak.svg").read_text()

@@ -2,6 +2,7 @@
 
 import math
 import re
+import tokenize
 import zipfile
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -54,7 +55,10 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = npy.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"its format {version} is none of numpy's for plain arrays")
-    shape, _, dtype = _HEADERS[version](file)
+    try:
+        shape, _, dtype = _HEADERS[version](file)
+    except tokenize.TokenError as error:  # which numpy lets pass of headers of Python 2
+        raise ValueError(f"its header is none of numpy's ({error.args[0]})") from None
     return shape, dtype
 
 

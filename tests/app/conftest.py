@@ -50,7 +50,7 @@ class Watched:
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.wrong.append(dialog.message), dialog.dismiss()))
         self.page.on("request", self._asked)
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(120_000)
 
     def _asked(self, request: Any) -> None:
         if not request.url.startswith((self.address, "data:", "blob:", "about:")):

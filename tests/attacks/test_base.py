@@ -140,8 +140,8 @@ def test_a_wrapped_attack_takes_the_memory_of_the_inner_one() -> None:
         audit = Audit(model=model, victims=some(2), attack=attack, updates=Updates(rounds=rounds), resources=ONE)
         return Job(audit).plan.bytes
 
-    alone = planned(presets.grnn(), 1)
-    assert planned(AverageRounds(attack=presets.grnn()), 2) == alone > 10 * planned(presets.inverting_gradients(), 1)
+    alone, rounds = planned(presets.grnn(), 1), planned(AverageRounds(attack=presets.grnn()), 2)
+    assert 1.1 * alone > rounds >= alone > 10 * planned(presets.inverting_gradients(), 1)
 
 
 @pytest.mark.parametrize(

@@ -359,7 +359,7 @@ def test_labels_alone_need_no_memory_for_a_search() -> None:
     """A batch that a search could not hold in the budget, with the victims still in tiles that fit it."""
     victims = dm.pick(dm.load("mnist-5k"), 3, batch=100, seed=0)
     model = models.build("lenet", shape=(1, 28, 28), classes=10, mean=(0,), std=(1,), seed=0)
-    result = dm.audit(model, victims, attack=LabelsOnly(), resources=dm.Resources(budget=2**20))
+    result = dm.audit(model, victims, attack=LabelsOnly(), resources=dm.Resources(budget=2**23))
     assert result.scores.labels.rate > 0.97
     search = presets.inverting_gradients(labels="counts", steps=1)  # which takes the batch in parts
     assert (

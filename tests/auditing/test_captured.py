@@ -447,7 +447,7 @@ def test_only_a_captured_run_may_lack_originals(tmp_path: Path) -> None:
         ({"shadows": some_victims(2, batch=3)}, "Expected shadows of"),
         ({"labels": torch.tensor([1, 2])}, r"a label for each of the 1 image\(s\).* got 2"),
         ({"labels": torch.tensor([-100])}, "classes from 0 on, got -100"),
-        ({"batch": 0}, "at least 1 image"),
+        ({"batch": 0}, "images behind it of at least 1, got 0"),
         ({"attack": dm.presets.inverting_gradients(secrets="known")}, "nobody knows of a captured update"),
     ],
 )
@@ -461,7 +461,7 @@ def test_an_update_that_is_no_gradient_of_the_model_is_refused() -> None:
     update = gradient(model, truth)
     first = next(iter(update))
     for bad, match in (
-        ({first: update[first].long()}, "is of int64, expected floats"),
+        ({first: update[first].long()}, "is of int64, strided, expected plain floats"),
         ({first: update[first] * torch.nan}, "contains NaN"),
         ({first: update[first][:1]}, "has shape"),
     ):

@@ -297,7 +297,7 @@ def test_a_model_that_cannot_be_traced_is_refused() -> None:
         plain = nn.Sequential(nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 5))
         script = torch.jit.script(plain)
         for model in (script, nn.Sequential(nn.Flatten(), script)):
-            with pytest.raises(ModelError, match="cannot be traced"):
+            with pytest.raises(ModelError, match=r"cannot be (traced|looked into)"):
                 dm.lint(model, (3, 4, 4))
     assert dm.lint(nn.Sequential(nn.Flatten(), plain), (3, 4, 4)).leaks
     with pytest.raises(ModelError, match="cannot take images"):

@@ -447,7 +447,7 @@ def test_settings_that_cannot_be(photos):
         DataError, match=re.escape("photos can be given with 1 channel (grey) or 3 (colours), not with 2")
     ):
         load(photos, channels=2)
-    with pytest.raises(SettingError, match="size of images must be at least 1 and at most 16,384, got 0"):
+    with pytest.raises(SettingError, match="size of images must be at least 1 and at most 4,096, got 0"):
         load(photos, size=0)
 
 

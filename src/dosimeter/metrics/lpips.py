@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dosimeter import unpacking
 from dosimeter.errors import DataError
 from dosimeter.metrics.images import check_pair
+from dosimeter.unpacking import check_pickle
 
 SHIFT = (-0.030, -0.088, -0.188)
 SCALE = (0.458, 0.448, 0.450)
@@ -209,7 +209,7 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         else:
             with warnings.catch_warnings():  # torch warns of foreign pickles that it then refuses
                 warnings.simplefilter("ignore")
-                unpacking.check_pickle(path)
+                check_pickle(path)
                 tensors = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); expected a file of weights.") from None
