@@ -43,8 +43,8 @@ class Limits:
 
     settled: float = 10.0
     """Minutes until caches are full,"""
-    cycles: int = 3
-    """and cycles, for machines on which ten minutes are hardly one."""
+    cycles: int = 1
+    """and cycles at least."""
     growth: float = 0.05
 
 
