@@ -129,7 +129,33 @@ def test_one_check_that_fails_is_enough() -> None:
     checks = (Stated(rows=("a",), quantity="ssim", below=0.4), Stated(rows=("b",), quantity="ssim", below=0.4))
     claim = Claim(name="c", where="p. 1", item="x/y", checks=checks)
     assert claim.judge(rows(a=0.1, b=0.9)).held is Held.NOT
-    assert claim.judge(rows(a=0.1)).held is Held.HELD
+    assert claim.judge(rows(b=0.9)).held is Held.NOT
+    assert claim.judge(rows(a=0.1, b=0.1)).held is Held.HELD
+    assert claim.judge(rows(a=0.1)) == (
+        Held.UNTESTED,
+        "held in 1 of 2 checks so far: ssim a: 0.10 (below 0.4 wanted)",
+    )
+
+
+def test_a_claim_on_all_rows_is_not_held_by_some_of_them() -> None:
+    check = Stated(rows=("CVB",), quantity="ssim", below=0.4)
+    found = [
+        Measured(("CNN", "CVB"), {"ssim": Value(0.1)}),
+        Measured(("ViT", "CVB"), {}, why_not="more time than this scale has"),
+    ]
+    judged = check.judge(found, ours=False)
+    assert judged.held is Held.UNTESTED
+    assert judged.evidence.startswith("held in 1 of 2 rows so far: ssim CNN, CVB: 0.10")
+    read = [found[0]._replace(values={"ssim": Value(0.9)}), found[1]]
+    assert check.judge(read, ours=False).held is Held.NOT
+
+
+def test_a_search_that_fell_short_silences_its_own_row_alone() -> None:
+    check = Stated(rows=("a",), quantity="ssim", above=0.5)
+    short = Measured(("a", "1"), {"ssim": Value(0.1)}, short=Rate(4, 4))
+    ended = Measured(("a", "2"), {"ssim": Value(0.1)}, short=Rate(0, 4))
+    assert check.judge([short], ours=False).held is Held.UNTESTED
+    assert check.judge([short, ended], ours=False).held is Held.NOT
 
 
 def test_accuracy_is_kept_within_points_and_compared_row_by_row() -> None:

@@ -37,25 +37,32 @@ class Stated:
 
     def judge(self, found: Sequence[Measured], *, ours: bool) -> Judged:
         chosen = named(found, self.rows)
-        values = [(each, self._ours(each) if ours else each.values.get(self.quantity)) for each in chosen]
-        known = [(each, value) for each, value in values if value is not None]
+        known = [(each, value) for each in chosen if (value := self._value(each, ours)) is not None]
         if not known:
             return Judged(Held.UNTESTED, "no row of it was run")
-        short = [(each, each.short_by if ours else each.short) for each, _ in known]
-        good = all(
-            (self.above is None or value.mean > self.above) and (self.below is None or value.mean < self.below)
-            for _, value in known
-        )
+        kinds = [self._row(each, value, ours) for each, value in known]
         said = "; ".join(f"{', '.join(each.name)}: {value.mean:.2f}" for each, value in known)
         bound = f"above {self.above}" if self.below is None else f"below {self.below}"
         score = "images read" if self.quantity == "asr" else "SSIM"
         what = f"{score} by the strongest attack" if ours else self.quantity
         told = f"{what} {said} ({bound} wanted)"
-        # A search that the truth would have beaten says nothing of what a longer one reads.
-        few = [f"{rate.hits} of {rate.of}" for _, rate in short if rate is not None and rate.hits]
-        if few and (good if self.above is None and ours else not good and self.below is None):
-            return Judged(Held.UNTESTED, f"{told}; but searches fell short on {', '.join(few)} images")
-        return Judged(Held.HELD if good else Held.NOT, told)
+        short = [each.short_by if ours else each.short for each, _ in known]
+        few = [f"{rate.hits} of {rate.of}" for rate in short if rate is not None and rate.hits]
+        if Held.UNTESTED in kinds:
+            told += f"; but searches fell short on {', '.join(few)} images"
+        return together(kinds, told, len(chosen))
+
+    def _value(self, row: Measured, ours: bool) -> Value | None:
+        return self._ours(row) if ours else row.values.get(self.quantity)
+
+    def _row(self, row: Measured, value: Value, ours: bool) -> Held:
+        """Of one row. A search that the truth would have beaten says nothing of what a longer one reads."""
+        good = (self.above is None or value.mean > self.above) and (self.below is None or value.mean < self.below)
+        short = row.short_by if ours else row.short
+        hides = self.above is None
+        if short is not None and short.hits and (good and ours if hides else not good):
+            return Held.UNTESTED
+        return Held.HELD if good else Held.NOT
 
     def _ours(self, row: Measured) -> Value | None:
         """What the strongest attack reaches, in the unit of the bound: images read in percent, or SSIM."""
@@ -73,8 +80,8 @@ class Kept:
     within: float = 0.0
 
     def judge(self, found: Sequence[Measured], *, ours: bool) -> Judged:
-        pairs = []
-        for one in named(found, self.rows):
+        pairs, chosen = [], named(found, self.rows)
+        for one in chosen:
             rest = [part for part in one.name if part not in self.rows]
             other = next(iter(named(found, (*self.against, *rest))), None)
             mine, theirs = (each and each.values.get("accuracy") for each in (one, other))
@@ -82,9 +89,9 @@ class Kept:
                 pairs.append((one, mine.mean, theirs.mean))
         if ours or not pairs:
             return Judged(Held.UNTESTED, "no attack bears on it" if ours else "no training of it was run")
-        good = all(mine >= theirs - self.within for _, mine, theirs in pairs)
+        kinds = [Held.HELD if mine >= theirs - self.within else Held.NOT for _, mine, theirs in pairs]
         said = "; ".join(f"{', '.join(one.name)}: {mine:.2f} against {theirs:.2f} %" for one, mine, theirs in pairs)
-        return Judged(Held.HELD if good else Held.NOT, said)
+        return together(kinds, said, len(chosen))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +130,21 @@ class Claim:
     checks: tuple[Check, ...]
 
     def judge(self, found: Sequence[Measured], *, ours: bool = False) -> Judged:
-        """All checks together: not held where one is not, not tested where none was."""
+        """All checks together: not held where one is not, and not tested where one of them is not."""
         each = [check.judge(found, ours=ours) for check in self.checks]
-        kinds = [one.held for one in each]
-        held = next((kind for kind in (Held.NOT, Held.HELD) if kind in kinds), Held.UNTESTED)
-        told = [one.evidence for one in each if one.held is not Held.UNTESTED] or [each[0].evidence]
-        return Judged(held, "; ".join(told))
+        done = [one for one in each if one.held is not Held.UNTESTED]
+        told = "; ".join(one.evidence for one in done or each[:1])
+        return together([one.held for one in done], told, len(each), "checks") if done else each[0]
+
+
+def together(kinds: Sequence[Held], told: str, of: int, what: str = "rows") -> Judged:
+    """One that is not held is enough; held is what all of them are, those too that were not run."""
+    if Held.NOT in kinds:
+        return Judged(Held.NOT, told)
+    held = sum(kind is Held.HELD for kind in kinds)
+    if held == of:
+        return Judged(Held.HELD, told)
+    return Judged(Held.UNTESTED, f"held in {held} of {of} {what} so far: {told}" if held else told)
 
 
 def named(found: Sequence[Measured], words: Sequence[str]) -> list[Measured]:
