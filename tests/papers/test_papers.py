@@ -14,7 +14,7 @@ from dosimeter.papers import published
 from dosimeter.papers.claims import Claim, Held, Higher, Kept, Stated
 from dosimeter.papers.item import Case, Cut, Item
 from dosimeter.papers.quantities import QUANTITIES, Value
-from dosimeter.papers.run import Measured, parameters_of
+from dosimeter.papers.run import Measured, parameters_of, share
 from dosimeter.papers.show import apart, cells, differ, markdown
 from dosimeter.sweeps import Trial
 
@@ -181,6 +181,14 @@ def test_a_quantity_is_higher_by_a_factor() -> None:
     assert check.judge(rows(a=0.7, b=0.4), ours=False).held is Held.NOT
 
 
+def test_a_share_of_images_differs_from_the_papers_where_that_is_outside_its_interval() -> None:
+    asr, few, many = QUANTITIES["asr"], share(Rate(8, 8)), share(Rate(128, 128))
+    assert (few.mean, round(few.low or 0)) == (100.0, 68)
+    assert not differ(asr, few, Value(96.88))
+    assert differ(asr, few, Value(60.0))
+    assert differ(asr, many, Value(96.88))
+
+
 def test_numbers_differ_by_more_than_both_spreads_and_the_papers_rounding() -> None:
     ssim = QUANTITIES["ssim"]
     assert not differ(ssim, Value(0.504, 0.0), Value(0.5))
@@ -199,7 +207,7 @@ def test_a_table_has_measured_beside_published_and_what_was_not_run() -> None:
     ]
     head, *_ = cells(item, found)
     assert "0.50 ± 0.10 (1.00) ≠" in head
-    assert head[-4:] == ["analytic", "0.90", "1 of 2", "-"]
+    assert head[-4:] == ["analytic", "0.90", "50 % (9-91 %), 1 of 2", "-"]
     text = markdown(item, found, "laptop")
     assert "not run: needs more" in text
     assert "Cut at this scale: " in text

@@ -68,7 +68,7 @@ class Stated:
         """What the strongest attack reaches, in the unit of the bound: images read in percent, or SSIM."""
         if self.quantity != "asr":
             return row.strongest
-        return None if row.read_by is None else Value(100 * row.read_by.hits / max(1, row.read_by.of))
+        return None if row.read_by is None else Value(100 * row.read_by.rate)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,13 @@ class Value(NamedTuple):
 
     mean: float
     spread: float | None = None
+    low: float | None = None  # of its interval, where it is a share of images
+    high: float | None = None
+
+    @property
+    def pair(self) -> list[float | None]:
+        """The number and its spread, as plain values."""
+        return [self.mean, self.spread]
 
 
 @dataclass(frozen=True, kw_only=True)

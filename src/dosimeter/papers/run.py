@@ -199,8 +199,13 @@ def _scores(item: Item, result: Result) -> dict[str, Value]:
     steps = [record.steps for record in result.records]
     found["steps"] = Value(statistics.mean(steps), statistics.stdev(steps) if len(steps) > 1 else None)
     read = [record.nearest[item.judged] >= item.threshold for record in result.records]
-    found["asr"] = in_units("asr", statistics.mean(read), None)
+    found["asr"] = share(Rate(sum(read), many))
     return found
+
+
+def share(rate: Rate) -> Value:
+    """Images read, in percent, with its interval."""
+    return Value(100 * rate.rate, None, 100 * rate.low, 100 * rate.high)
 
 
 def parameters_of(case: Case) -> int:

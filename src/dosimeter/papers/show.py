@@ -30,8 +30,8 @@ def cells(item: Item, found: Sequence[Measured], *, marked: bool = True) -> list
             rows.append([*row.name, *empty])
             continue
         shown = [_cell(QUANTITIES[name], row.values.get(name), case.value(name), marked) for name in item.quantities]
-        best = f"{row.strongest.mean:.2f}" if row.strongest else "-"
-        read = f"{row.read_by.hits} of {row.read_by.of}" if row.read_by else "-"
+        best = _number(QUANTITIES["ssim"], row.strongest) if row.strongest else "-"
+        read = row.read_by.text if row.read_by else "-"
         rows.append([*row.name, *shown, row.by or "-", best, read, row.evidence or "-"])
     return rows
 
@@ -39,7 +39,7 @@ def cells(item: Item, found: Sequence[Measured], *, marked: bool = True) -> list
 def markdown(item: Item, found: Sequence[Measured], scale: Scale) -> str:
     """The table with what was cut and what differs."""
     cut, marked = missing(item, scale), scale != "smoke"
-    note = f"; {APART}: apart by more than both spreads" if marked else ", ours say nothing at this scale"
+    note = f"; {APART}: apart by more than both spreads, or outside [our interval]" if marked else ", ours say nothing at this scale"
     parts = [
         f"{item.about} Numbers in brackets are the paper's{note}.",
         as_table(head(item), cells(item, found, marked=marked)),
@@ -63,8 +63,10 @@ def apart(row: Measured, item: Item) -> list[str]:
 
 
 def differ(quantity: Quantity, mine: Value, theirs: Value) -> bool:
-    """Whether two numbers are further apart than their spreads and the paper's rounding allow."""
+    """Whether two numbers are further apart than their spreads, or our interval, and the paper's rounding allow."""
     rounding = 0.5 * 10**-quantity.digits
+    if mine.low is not None and mine.high is not None:
+        return not mine.low - rounding <= theirs.mean <= mine.high + rounding
     return bool(abs(mine.mean - theirs.mean) > (mine.spread or 0.0) + (theirs.spread or 0.0) + rounding)
 
 
@@ -74,10 +76,10 @@ def document(item: Item, found: Sequence[Measured], scale: Scale) -> dict[str, A
     rows = [
         {
             "name": list(row.name),
-            "measured": {name: list(value) for name, value in row.values.items() if name in item.quantities},
+            "measured": {name: value.pair for name, value in row.values.items() if name in item.quantities},
             "published": {name: published[row.name].get(name) for name in item.quantities},
             "differ": [] if row.why_not else apart(row, item),
-            "strongest": row.strongest and list(row.strongest),
+            "strongest": row.strongest and row.strongest.pair,
             "by": row.by,
             "read": row.read and [row.read.hits, row.read.of],
             "read_by": row.read_by and [row.read_by.hits, row.read_by.of],
@@ -97,8 +99,8 @@ def page(item: Item, found: Sequence[Measured], scale: Scale) -> dict[str, Any]:
         {
             "row": ", ".join(row.name),
             "quantity": name,
-            "measured": (mine := row.values.get(name)) and list(mine),
-            "published": (theirs := published[row.name].value(name)) and list(theirs),
+            "measured": (mine := row.values.get(name)) and mine.pair,
+            "published": (theirs := published[row.name].value(name)) and theirs.pair,
             "apart": bool(mine and theirs and differ(QUANTITIES[name], mine, theirs)),
         }
         for row in found
@@ -134,4 +136,6 @@ def _cell(quantity: Quantity, mine: Value | None, theirs: Value | None, marked: 
 
 def _number(quantity: Quantity, value: Value) -> str:
     spread = "" if value.spread is None else f" ± {value.spread:.{quantity.digits}f}"
+    if value.low is not None and value.high is not None:
+        spread = f" [{value.low:.0f}, {value.high:.0f}]"
     return f"{value.mean:.{quantity.digits}f}{spread}"

@@ -46,6 +46,7 @@ def inverting_gradients(
     secrets: Secrets = "resampled",
     draws: int = 1,
     median: int | None = None,
+    coarse: int | None = None,
     keep: Literal["last", "best"] = "last",
     trace: bool = False,
 ) -> Search:
@@ -80,6 +81,7 @@ def inverting_gradients(
             image, or known.
         draws: the mean over so many draws, where it is drawn anew.
         median: a 3x3 median filter every so many steps (Sec. 3), against the noise of strided first layers.
+        coarse: so many steps on a quarter of the images' waves, as many on a half, and all after that.
         keep: return the last iterate, as the paper's program does, or the one with the lowest loss.
         trace: record norm, cosine and two entries of every tensor of the simulated update on the way (PPP, Figs. 3, 4).
     """
@@ -117,7 +119,7 @@ def inverting_gradients(
         schedule=pick("decay", decay, decays),
         only=_matched(ignore, tuple(leave), top),
         secrets=treat(secrets, draws),
-        moves=moving(box=box, median=median),
+        moves=moving(box=box, median=median, coarse=coarse),
         restarts=restarts,
         keep=keep,
         trace=trace,

@@ -58,11 +58,14 @@ def treat(secrets: Secrets, draws: int = 1) -> treatments.Treatment:
     return pick("secrets", secrets, choices)
 
 
-def moving(*, box: bool = True, median: int | None = None, langevin: float = 0.0) -> tuple[moves.Move, ...]:
-    """What follows every step, in the papers' order: noise, the box, the filter."""
+def moving(
+    *, box: bool = True, median: int | None = None, langevin: float = 0.0, coarse: int | None = None
+) -> tuple[moves.Move, ...]:
+    """What follows every step, in the papers' order: noise, the box, the filter; coarse images before the box."""
     filters = () if median is None else (moves.Median(every=median),)
     noise = (moves.Langevin(size=langevin),) if langevin else ()
-    return (*noise, *((moves.Box(),) if box else ()), *filters)
+    waves = () if coarse is None else (moves.Coarse(steps=coarse),)
+    return (*noise, *waves, *((moves.Box(),) if box else ()), *filters)
 
 
 def given(**settings: Any) -> dict[str, Any]:

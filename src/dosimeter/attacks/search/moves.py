@@ -78,6 +78,43 @@ class Median(Move):
         return at.unknowns.with_images(x, median_filter(at.unknowns.normalised(x)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Coarse(Move):
+    """Images of a quarter of the waves across and down for so many steps, of half of them for as many, then of all.
+
+    The waves are those of the cosine transform, so that what is kept is a subspace and staying in it costs nothing.
+    """
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        checks.count("Coarse to fine", "a number of steps", self.steps)
+
+    def check(self, space: spaces.Space, target: Target | None = None) -> None:
+        if not isinstance(space, spaces.Pixels):
+            raise SettingError("Coarse to fine works on pixels, but this search has other unknowns; leave it out.")
+
+    def __call__(self, x: Tensor, at: Moved) -> Tensor:
+        if at.step >= 2 * self.steps:
+            return x
+        images = at.unknowns.normalised(x)
+        return at.unknowns.with_images(x, low_waves(images, 4 if at.step < self.steps else 2))
+
+
+def low_waves(images: Tensor, times: int) -> Tensor:
+    """Images (..., H, W) of the lowest 1 / `times` of their waves across and down, and at least one."""
+    down, across = (_keeping(size, max(1, size // times)).to(images) for size in images.shape[-2:])
+    return down @ images @ across
+
+
+def _keeping(size: int, waves: int) -> Tensor:
+    """The symmetric (size, size) that keeps the first cosine waves and drops the others."""
+    places = (torch.arange(size, dtype=torch.float64) + 0.5) / size
+    basis = torch.cos(torch.pi * torch.arange(waves, dtype=torch.float64)[:, None] * places)
+    basis = basis / basis.norm(dim=1, keepdim=True)
+    return basis.T @ basis
+
+
 def median_filter(images: Tensor) -> Tensor:
     """Each pixel of (..., H, W) becomes the median of the 3x3 pixels around it, edges repeated."""
     *others, height, width = images.shape
