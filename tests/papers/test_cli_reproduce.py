@@ -78,6 +78,9 @@ def test_a_table_is_run_kept_written_and_not_run_again(mine: Path) -> None:
     code, again, err = call(MINE.key)
     assert code == 0
     assert "0 left" not in err  # for nothing was run
+    assert call(MINE.key, "--results", "published", "--redact")[0] == 0
+    assert not list((mine / "published").glob("*pictures*"))
+    assert "pictures" not in (mine / "published/mine-table1-laptop.md").read_text()
     table = [line for line in out.splitlines() if line.startswith("| digits")]
     assert [line for line in again.splitlines() if line.startswith("| digits")] == table
 
@@ -93,6 +96,9 @@ def test_all_items_are_listed_and_a_wrong_name_is_refused(mine: Path) -> None:
 
 def test_claims_are_judged_by_what_is_kept(mine: Path) -> None:
     (mine / "runs/papers").mkdir(parents=True)
-    code, out, _ = call("--claims")
+    code, out, _ = call("--claims", "--results", "results")
     assert code == 0
-    assert out.count("not tested") == 2 * len(papers.CLAIMS)
+    assert out.count("| not tested") == 2 * len(papers.CLAIMS)
+    none = f"0 held, 0 not held, {len(papers.CLAIMS)} not tested"
+    assert f"by the papers' own attacks: {none}; by ours: {none}." in out
+    assert none in (mine / "results/claims-laptop.md").read_text()

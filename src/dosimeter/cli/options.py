@@ -591,6 +591,7 @@ class Reproduce:
         _output("Folder that keeps all trials, for all tables; a stopped run goes on."), Path("runs/papers")
     )
     results: Path | None = _of(_output("Also write table, numbers and figures into this folder, as small files."), None)
+    redact: bool = _of(_output("Leave out pictures of data among these files, to publish them."), False)
     dry_run: bool = _of(_output("Say how many trials are left and how long they take; nothing is written."), False)
     on: str = _of(ON, "here")
 

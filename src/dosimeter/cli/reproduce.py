@@ -73,7 +73,7 @@ def _one(item: papers.Item, asked: options.Reproduce) -> None:
         shown = {"head": head, "rows": rows, "pictures": pictures} | papers.page(item, found, scale)
         where = kept.write(asked.out, "reproduction", about=f"{item.key}, {scale}", command=command(), **shown)
         if asked.results:
-            reproduced.write(item, found, text, asked.results, scale, store=asked.out)
+            reproduced.write(item, found, text, asked.results, scale, store=asked.out, redact=asked.redact)
     console.page(where)
     console.hint("open the page; dosimeter reproduce --claims judges the papers")
 
@@ -96,5 +96,8 @@ def _map(asked: options.Reproduce) -> None:
 def _claims(asked: options.Reproduce) -> None:
     """Every claim before what is kept; nothing is run for it."""
     judged = papers.judge_all(asked.out, scale=asked.scale.value)
-    console.markdown(papers.claims_table(judged))
+    table = papers.claims_table(judged)
+    console.markdown(table)
+    if asked.results:
+        reproduced.write_claims(table, asked.results, asked.scale.value)
     console.hint("dosimeter reproduce ITEM runs what is not tried yet; --list names all")

@@ -24,14 +24,19 @@ Found = Sequence[papers.Measured]
 Lines = Mapping[str, Sequence[tuple[float, float]]]
 
 
-def write(item: papers.Item, found: Found, text: str, folder: Path, scale: papers.Scale, *, store: Path) -> None:
-    """NAME.md with command, machine and time; NAME.csv and NAME.json with numbers; figures as SVG and PNG."""
+def write(
+    item: papers.Item, found: Found, text: str, folder: Path, scale: papers.Scale, *, store: Path, redact: bool = False
+) -> None:
+    """NAME.md with command, machine and time; NAME.csv and NAME.json with numbers; figures as SVG and PNG.
+
+    Originals and reconstructions are among these unless `redact`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{item.paper}-{item.name}-{scale}"
     seconds = sum(row.seconds for row in found)
     drawn = figures(item, found)
     shown = [f"![{what}]({name}{_tail(what)}.svg)" for what in drawn]
-    if _grid(item, found, folder / f"{name}-pictures.png", store):
+    if not redact and _grid(item, found, folder / f"{name}-pictures.png", store):
         shown.append(f"![pictures]({name}-pictures.png)")
     took = f"{duration(seconds)} of trials, each counted for every row that it is part of"
     about = f"{machine()}; {took}; {datetime.now(UTC):%Y-%m-%d}."
@@ -47,6 +52,18 @@ def write(item: papers.Item, found: Found, text: str, folder: Path, scale: paper
     if lines:
         files.replace(folder / f"{name}-lines.csv", points(lines))
     err.print(escape(f"table   {folder / name}.md"), highlight=False, soft_wrap=True)
+
+
+def write_claims(table: str, folder: Path, scale: papers.Scale) -> None:
+    """claims.md: what can be quoted, and how it came about."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = (
+        f"Judged at the scale {scale} by rows that were run; what was cut of a table stands below it. *Held* is a "
+        "claim that all of its rows support, *not held* one that a row contradicts, *not tested* any other."
+    )
+    parts = ["# What the five papers claim, and what was found", f"    {command()}", about, table]
+    files.replace(folder / f"claims-{scale}.md", "\n\n".join(parts) + "\n")
+    err.print(escape(f"claims  {folder / f'claims-{scale}.md'}"), highlight=False, soft_wrap=True)
 
 
 def heat_of(places: Sequence[Place]) -> Html:

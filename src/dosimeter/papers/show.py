@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dosimeter.papers.claims import Claim, Judged
+from dosimeter.papers.claims import Claim, Held, Judged
 from dosimeter.papers.item import Item, Scale
 from dosimeter.papers.measured import Measured
 from dosimeter.papers.missing import missing
@@ -39,7 +39,11 @@ def cells(item: Item, found: Sequence[Measured], *, marked: bool = True) -> list
 def markdown(item: Item, found: Sequence[Measured], scale: Scale) -> str:
     """The table with what was cut and what differs."""
     cut, marked = missing(item, scale), scale != "smoke"
-    note = f"; {APART}: apart by more than both spreads, or outside [our interval]" if marked else ", ours say nothing at this scale"
+    note = (
+        f"; {APART}: apart by more than both spreads, or outside [our interval]"
+        if marked
+        else ", ours say nothing at this scale"
+    )
     parts = [
         f"{item.about} Numbers in brackets are the paper's{note}.",
         as_table(head(item), cells(item, found, marked=marked)),
@@ -119,7 +123,15 @@ def claims_table(judged: Sequence[tuple[Claim, Judged, Judged]]) -> str:
         [claim.name, claim.where, own.held.value, ours.held.value, own.evidence, ours.evidence]
         for claim, own, ours in judged
     ]
-    return as_table(["claim", "where", "its own attack", "ours", "evidence", "evidence of ours"], rows)
+    table = as_table(["claim", "where", "its own attack", "ours", "evidence", "evidence of ours"], rows)
+    by = {"the papers' own attacks": [own for _, own, _ in judged], "ours": [ours for _, _, ours in judged]}
+    counts = [f"by {who}: " + ", ".join(_counted(each)) for who, each in by.items()]
+    return f"{table}\n\n{len(judged)} claims; {'; '.join(counts)}."
+
+
+def _counted(judged: Sequence[Judged]) -> list[str]:
+    """How many are held, not held and not tested."""
+    return [f"{sum(each.held is kind for each in judged)} {kind.value}" for kind in Held]
 
 
 def _label(quantity: Quantity) -> str:

@@ -1,0 +1,27 @@
+"""Which ways to search deep networks are worth their cost: equal steps, on images of the attacker's own."""
+
+from dosimeter.studies.study import Row, Study
+
+STEPS = 300
+_NETWORKS = ("lenet", "cnn", "vit-released", "resnet18")
+_WAYS = (
+    "ig",
+    f"ig:coarse={STEPS // 6}",
+    "ig:distance=mean-cosine",
+    "ig:distance=chord",
+    "ig:top=10",
+    "ig:by=lbfgs,lr=1,decay=none",
+    "ig-cvb",
+    "ig:signed=false,lr=0.1,decay=plateau",
+)
+
+STUDY = Study(
+    name="searches",
+    question="Which ways to search are worth their cost, at equal steps on images of the attacker's own?",
+    rows=tuple(
+        Row(model=model, attack=words, steps=STEPS, victims=1, shadows=8 if model != "resnet18" else 2)
+        for model in _NETWORKS
+        for words in _WAYS
+    ),
+    columns=("model", "attack", "steps", "PSNR", "without the update", "SSIM"),
+)
