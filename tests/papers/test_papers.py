@@ -11,7 +11,7 @@ from dosimeter import federated, models, papers, spec
 from dosimeter.auditing import part
 from dosimeter.metrics import Rate
 from dosimeter.papers import published
-from dosimeter.papers.claims import Claim, Held, Higher, Kept, Stated
+from dosimeter.papers.claims import Claim, Held, Higher, Kept, Stated, named
 from dosimeter.papers.item import Case, Cut, Item
 from dosimeter.papers.quantities import QUANTITIES, Value
 from dosimeter.papers.run import Measured, parameters_of, share
@@ -106,6 +106,17 @@ def rows(**values: float) -> list[Measured]:
         Measured((name,), {"ssim": Value(value, 0.01), "accuracy": Value(100 * value)}, strongest=Value(1 - value))
         for name, value in values.items()
     ]
+
+
+@pytest.mark.parametrize("claim", papers.CLAIMS, ids=lambda claim: claim.name)
+def test_a_claim_names_rows_that_its_item_has(claim: Claim) -> None:
+    item = papers.ITEMS[claim.item]
+    names = [Measured(case.name, {}) for case in item.cases]
+    for check in claim.checks:
+        assert isinstance(check, Stated | Kept | Higher)
+        sides = (check.rows, *([check.than] if isinstance(check, Higher) else []))
+        assert all(named(names, words) for words in sides), check
+        assert getattr(check, "quantity", "accuracy") in (*item.quantities, "asr")
 
 
 def test_a_claim_is_held_not_held_or_not_tested() -> None:

@@ -105,6 +105,7 @@ class Higher:
     exactly: bool = False  # whether names are these words in this order, for words that come twice
 
     def judge(self, found: Sequence[Measured], *, ours: bool) -> Judged:
+        rows = [each for words in (self.rows, self.than) for each in self._rows(found, words)]
         mine, theirs = (
             [each.values[self.quantity].mean for each in self._rows(found, words) if self.quantity in each.values]
             for words in (self.rows, self.than)
@@ -114,6 +115,9 @@ class Higher:
         good = min(mine) >= self.by * max(theirs)
         digits = QUANTITIES[self.quantity].digits
         said = f"{', '.join(self.rows)}: {min(mine):.{digits}f} against {max(theirs):.{digits}f}"
+        short = [each.short for each in rows if each.short is not None and self.quantity in each.values]
+        if few := sum(rate.hits for rate in short):
+            said += f" at equal steps; searches fell short on {few} of {sum(rate.of for rate in short)} images"
         return Judged(Held.HELD if good else Held.NOT, said)
 
     def _rows(self, found: Sequence[Measured], words: tuple[str, ...]) -> list[Measured]:

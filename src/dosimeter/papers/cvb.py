@@ -288,6 +288,37 @@ CLAIMS = (
         checks=(Stated(rows=("CIFAR-10", "CVB"), quantity="asr", below=0.5),),
     ),
     Claim(
+        name="cvb: images of CIFAR-10 are read without a defense",
+        where="Tables III and IV",
+        item="cvb/table4",
+        checks=(Stated(rows=("CIFAR-10", "None"), quantity="asr", above=50.0),),
+    ),
+    Claim(
+        name="cvb: of three attacks Inverting Gradients reads most",
+        where="Table III",
+        item="cvb/table3",
+        checks=tuple(
+            Higher(rows=(data, "IG", "None"), than=(data, other, "None"), quantity="ssim_minmax")
+            for data in ("MNIST", "CIFAR-10")
+            for other in ("iDLG", "CPL")
+        ),
+    ),
+    Claim(
+        name="cvb: noise that hides images costs accuracy",
+        where="Table IV",
+        item="cvb/table4",
+        checks=(
+            Stated(rows=("CIFAR-10", "DP 0.1"), quantity="asr", below=0.5),
+            Higher(rows=("CIFAR-10", "None"), than=("CIFAR-10", "DP 0.1"), quantity="accuracy"),
+        ),
+    ),
+    Claim(
+        name="cvb: PRECODE with a wide bottleneck protects nothing",
+        where="Table IV",
+        item="cvb/table4",
+        checks=(Stated(rows=("PRECODE 512",), quantity="asr", above=50.0),),
+    ),
+    Claim(
         name="cvb: CVB holds on every model",
         where="Table V",
         item="cvb/table5",

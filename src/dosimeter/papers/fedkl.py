@@ -190,6 +190,18 @@ CLAIMS = (
         checks=(Stated(rows=("Lock",), quantity="ssim", below=0.5),),
     ),
     Claim(
+        name="fedkl: with the key images are read again",
+        where="Sec. IV-E, Table VII",
+        item="fedkl/table7",
+        checks=tuple(Stated(rows=("LeNet", told), quantity="ssim", above=0.5) for told in ("Key", "Both")),
+    ),
+    Claim(
+        name="fedkl: without the lock images are read by some attack",
+        where="Table VI",
+        item="fedkl/table6",
+        checks=(Stated(rows=("GRNN", "LeNet", "without"), quantity="ssim", above=0.5),),
+    ),
+    Claim(
         name="fedkl: with the lock images are not read",
         where="Table VI",
         item="fedkl/table6",

@@ -6,7 +6,7 @@ Its PSNR is taken on normalised images with peak 1, which is about 12 dB below t
 from dataclasses import replace
 from typing import Any
 
-from dosimeter.papers.claims import Claim, Stated
+from dosimeter.papers.claims import Claim, Higher, Stated
 from dosimeter.papers.item import SMOKE, Case, Cut, Item
 from dosimeter.papers.published import read
 from dosimeter.sweeps import Trial
@@ -133,7 +133,30 @@ ITEMS = (
     ),
 )
 
+
+def _better(rows: tuple[str, ...], than: tuple[str, ...]) -> Higher:
+    return Higher(rows=rows, than=than, quantity="psnr_normalised")
+
+
 CLAIMS = (
+    Claim(
+        name="ig: cosine reads what squared distance does not",
+        where="Table 1",
+        item="ig/table1",
+        checks=(_better(("basic",), ("L2",)),),
+    ),
+    Claim(
+        name="ig: wider networks are read better",
+        where="Sec. 4.2, Fig. 3",
+        item="ig/fig3",
+        checks=(_better(("ConvNet", "64"), ("ConvNet", "4")), _better(("ResNet-20", "64"), ("ResNet-20", "16"))),
+    ),
+    Claim(
+        name="ig: average pooling gives away more than maximum pooling",
+        where="Sec. 4.2, Fig. 14",
+        item="ig/fig14",
+        checks=(_better(("average",), ("max",)),),
+    ),
     Claim(
         name="ig: depth does not protect",
         where="Sec. 4.2, Fig. 4",
