@@ -17,7 +17,7 @@ from machine import full_disk
 
 AUDIT = "audit --model mlp-2 --size 12 --victims 1 --steps 5 --attack auto --decoys 3 --out run"
 WORDS = AUDIT.split()
-NAMES = ["analytic", "ig", "all revealed"]
+NAMES = ["analytic", "coarse to fine", "ig", "all revealed"]
 
 
 def again(*more: str) -> Result:
@@ -80,7 +80,10 @@ def test_ctrl_c_in_a_search_keeps_what_it_found(tmp_path: Path, monkeypatch: pyt
     assert found.exit_code == 130, found.output
     run = store.read(tmp_path / "run")
     assert run.status == "interrupted"
-    assert [(t["attack"], "refused" in t) for t in run.document()["panel"]] == [("analytic", False), ("ig", False)]
+    assert [(t["attack"], "refused" in t) for t in run.document()["panel"]] == [
+        ("analytic", False),
+        ("coarse to fine", False),
+    ]
     searched = run.panel[1].result
     assert searched is not None
     assert [record.stopped for record in searched.records] == ["interrupted"]

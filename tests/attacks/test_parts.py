@@ -1,10 +1,12 @@
 """The parts of a search, each against an outside reference."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.fft import dctn, idctn
 from torch import nn
 
 from dosimeter import models
@@ -224,3 +226,27 @@ def test_the_prediction_term_by_hand() -> None:
 def test_a_word_that_is_no_choice_is_refused_with_the_nearest() -> None:
     with pytest.raises(SettingError, match="Did you mean 'cosine'"):
         presets.inverting_gradients(distance="cosin")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("shape", "times"), [((3, 32, 32), 4), ((1, 12, 20), 2), ((2, 7, 5), 4)])
+def test_coarse_images_are_those_of_the_lowest_cosine_waves(shape: tuple[int, int, int], times: int) -> None:
+    images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    waves = dctn(images.numpy(), axes=(-2, -1), norm="ortho")
+    kept = np.zeros_like(waves)
+    down, across = (max(1, size // times) for size in shape[1:])
+    kept[..., :down, :across] = waves[..., :down, :across]
+    found = moves.low_waves(images, times)
+    np.testing.assert_allclose(found.numpy(), idctn(kept, axes=(-2, -1), norm="ortho"), atol=1e-12)
+    assert torch.allclose(moves.low_waves(found, times), found)
+
+
+def test_a_search_from_coarse_to_fine_has_the_steps_of_each_size_that_were_asked_for() -> None:
+    def coarse(**settings: Any) -> list[moves.Move]:
+        return [each for each in presets.inverting_gradients(**settings).moves if isinstance(each, moves.Coarse)]
+
+    assert coarse() == []
+    assert coarse(coarse=7, steps=40) == [moves.Coarse(steps=7)]
+    assert coarse(coarse="auto", steps=40) == [moves.Coarse(steps=10)]
+    assert coarse(coarse="auto", steps=1) == [moves.Coarse(steps=1)]
+    with pytest.raises(SettingError, match="a number of steps"):
+        presets.inverting_gradients(coarse=0)

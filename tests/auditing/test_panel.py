@@ -20,7 +20,7 @@ from dosimeter.auditing import Audit, Contender, audit_panel, conclude
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.panel.channels import channel_of
 from dosimeter.auditing.panel.contenders import contenders
-from dosimeter.auditing.panel.panel import Revealed, strongest, verdict
+from dosimeter.auditing.panel.panel import Revealed, attacks_of, strongest, verdict
 from dosimeter.channel import Channel, Hides
 from dosimeter.cli import app
 from dosimeter.defenses import Defense
@@ -29,6 +29,7 @@ from dosimeter.progress import duration
 from dosimeter.reports import print_result, words
 from dosimeter.reports.page import render
 from dosimeter.reports.words import grants
+from dosimeter.types import Victims
 
 SHAPE = (1, 28, 28)
 
@@ -62,6 +63,21 @@ def met(defense: Defense, model: nn.Module, *, batch: int = 1) -> dict[str, Cont
 def likelihood(attack: object) -> object:
     assert isinstance(attack, Search)
     return attack.likelihood
+
+
+def test_images_are_searched_from_coarse_to_fine_unless_they_are_tiny_or_tokens() -> None:
+    def names(model: nn.Module, *shape: int) -> list[str]:
+        images, labels = torch.rand(1, 1, *shape), torch.zeros(1, 1, dtype=torch.long)
+        victims = Victims(images, labels, labels, ("0",))
+        setting = Audit(model=model, victims=victims, attack=dm.presets.inverting_gradients(), defense=d.NoDefense())
+        return [one.name for one in attacks_of(setting, steps=1)]
+
+    def built(name: str) -> nn.Module:
+        return dm.models.build(name, shape=(3, 32, 32), classes=10, mean=(0.5,) * 3, std=(0.3,) * 3, seed=0)
+
+    assert "coarse to fine" in names(built("lenet"), 3, 32, 32)
+    assert "coarse to fine" not in names(built("vit-released"), 3, 32, 32)
+    assert "coarse to fine" not in names(nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), 1, 4, 4)
 
 
 def test_each_defense_meets_what_follows_from_it() -> None:
@@ -237,7 +253,7 @@ def test_a_panel_takes_as_long_as_all_its_attacks(tmp_path: Path) -> None:
     setting = Audit(model=tiny(), victims=victims, attack=dm.presets.inverting_gradients(), defense=d.NoDefense())
     trials = list(audit_panel(setting, steps=5))
     whole, each = conclude(trials), [t.result.seconds for t in trials if t.result]
-    assert len(each) == 3
+    assert len(each) == 4
     assert whole.seconds == sum(each)
     store.write_run(whole, tmp_path / "run")
     info = store.read_run(tmp_path / "run").info
@@ -271,12 +287,12 @@ def test_an_attack_that_solves_gives_up_and_says_of_whom(monkeypatch: pytest.Mon
     solved = whole.panel[-1].result  # tried first, and once more with all the time that the searches took
     assert solved is not None
     untried = solved.scores.unmeasured["out of time"]
-    assert [t.attack for t in trials] == ["ig", "all revealed", "analytic"]
+    assert [t.attack for t in trials] == ["coarse to fine", "ig", "all revealed", "analytic"]
     assert 1 <= untried <= 8
     assert f"The time of analytic was up before it was done with {untried} of 8 updates" in whole.unmeasured
     row = next(row for row in words.panel(whole) if row.name == "analytic")
     assert row.read.endswith(f"gave up after {duration(solved.seconds)}: {8 - untried} of 8 victims done")
-    assert all(t.result and t.result.scores.unmeasured == {} for t in trials[:2])  # searches have all the time
+    assert all(t.result and t.result.scores.unmeasured == {} for t in trials[:3])  # searches have all the time
 
 
 def test_a_control_that_fails_takes_the_verdict_back() -> None:
@@ -284,7 +300,7 @@ def test_a_control_that_fails_takes_the_verdict_back() -> None:
     setting = Audit(model=tiny(), victims=victims, attack=dm.presets.inverting_gradients(), defense=Hide())
     trials = list(audit_panel(setting, steps=1))
     said = verdict(trials)
-    assert "reads 0 of 2 images (0 %, 95 % interval 0-72 %)" in said
+    assert "reads 0 of 2 images (0 %, 95 % interval 0-74 %)" in said
     assert "says little of the defense" in said
 
 
@@ -294,15 +310,16 @@ def test_the_verdict_does_not_contradict_an_attack_that_needs_no_help() -> None:
     trials = list(audit_panel(setting, steps=1))
     assert {t.attack: t.result.scores.success.hits for t in trials if t.result} == {
         "ig": 0,
+        "coarse to fine": 0,
         "analytic": 2,
         "all revealed": 0,
     }
     said = verdict(trials)
-    assert "2 attacks were tried. The best, analytic" in said
+    assert "3 attacks were tried. The best, analytic" in said
     assert any(f"number {at} of the data" in said for at in victims.indices.flatten())
     assert said.endswith("0 of 2 are read by that search, so the best attack needs none of it.")
     refused = replace(trials[0], result=None, refused="no")
-    assert "2 attacks were tried (1 more does not fit)" in verdict([*trials, refused])
+    assert "3 attacks were tried (1 more does not fit)" in verdict([*trials, refused])
 
 
 def test_auto_on_the_command_line_writes_all_and_gates(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dosimeter.fingerprint import APART, DIGITS, OURS
 PARTS = ("attacks", "data", "defenses", "models", "servers")
 """Rooms of parts, of which a result depends on those that it was made with."""
 
-ABOVE = {"studies", "sweeps", "tuning"}
+ABOVE = {"app", "papers", "studies", "sweeps", "tuning"}
 """Rooms that only ask for results."""
 
 

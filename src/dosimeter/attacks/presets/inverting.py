@@ -46,7 +46,7 @@ def inverting_gradients(
     secrets: Secrets = "resampled",
     draws: int = 1,
     median: int | None = None,
-    coarse: int | None = None,
+    coarse: int | Literal["auto"] | None = None,
     keep: Literal["last", "best"] = "last",
     trace: bool = False,
 ) -> Search:
@@ -81,7 +81,8 @@ def inverting_gradients(
             image, or known.
         draws: the mean over so many draws, where it is drawn anew.
         median: a 3x3 median filter every so many steps (Sec. 3), against the noise of strided first layers.
-        coarse: so many steps on a quarter of the images' waves, as many on a half, and all after that.
+        coarse: so many steps on a quarter of the images' waves, as many on a half, and all after that; `auto` is a
+            quarter of the steps, or of the first leg.
         keep: return the last iterate, as the paper's program does, or the one with the lowest loss.
         trace: record norm, cosine and two entries of every tensor of the simulated update on the way (PPP, Figs. 3, 4).
     """
@@ -110,6 +111,8 @@ def inverting_gradients(
         "cosine": schedules.CosineDecay(),
         "none": schedules.Constant(),
     }
+    until = stop(steps, patience=patience, target=target)
+    quarter = max(1, (until.leg or until.steps) // 4)
     return Search(
         name="ig",
         likelihood=pick("distance", distance, matches),
@@ -119,11 +122,11 @@ def inverting_gradients(
         schedule=pick("decay", decay, decays),
         only=_matched(ignore, tuple(leave), top),
         secrets=treat(secrets, draws),
-        moves=moving(box=box, median=median, coarse=coarse),
+        moves=moving(box=box, median=median, coarse=quarter if coarse == AUTO else coarse),
         restarts=restarts,
         keep=keep,
         trace=trace,
-        stop=stop(steps, patience=patience, target=target),
+        stop=until,
     )
 
 

@@ -18,6 +18,8 @@ ROUNDS = 10
 UPDATES = 4
 """Updates of one client, each of another batch, that an attacker who ties them together waits for."""
 
+COARSE = "coarse to fine"
+
 
 class Contender(NamedTuple):
     """One attack of a panel."""
@@ -35,6 +37,8 @@ def contenders(channel: Channel, *, steps: Steps) -> list[Contender]:
     draws = [fact for fact in channel.facts if isinstance(fact, Draws)]
     knowing = replace(plain, secrets=treatments.Joint()) if draws else plain
     panel = [Contender(plain, "published", "Inverting Gradients, as if there were no defense")]
+    waves = replace(presets.inverting_gradients(steps=steps, coarse="auto"), name=COARSE, secrets=knowing.secrets)
+    panel.append(Contender(waves, "adaptive", "the same from coarse to fine"))
     if draws:
         panel += _against_draws(plain)
     for fact in channel.facts:

@@ -18,7 +18,7 @@ from dosimeter.attacks import Attack, Steps, presets
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.observe import like
 from dosimeter.auditing.panel.channels import channel_of
-from dosimeter.auditing.panel.contenders import Contender, contenders
+from dosimeter.auditing.panel.contenders import COARSE, Contender, contenders
 from dosimeter.auditing.records import COMPLETE, INTERRUPTED
 from dosimeter.auditing.result import Interrupted, Result, Trial
 from dosimeter.auditing.run import PATIENCE, estimate, perform
@@ -27,6 +27,7 @@ from dosimeter.auditing.watches import Place
 from dosimeter.channel import Channel
 from dosimeter.defenses import Around, Moment
 from dosimeter.errors import DosimeterError, ModelError, SettingError
+from dosimeter.networks import has_tokens
 from dosimeter.types import Gradient, Outcome
 
 LEAST = 60.0
@@ -96,7 +97,14 @@ def audit_panel(
 def _in_turn(job: Job, channel: Channel, steps: Steps) -> list[Contender]:
     """The panel, cheap and strong attacks first."""
     turns = {"adaptive": 1, "published": 2, "control": 3}
-    return sorted(contenders(channel, steps=steps), key=lambda one: _searches(one, job) and turns[one.role])
+    panel = [one for one in contenders(channel, steps=steps) if one.attack.name != COARSE or _has_waves(job)]
+    return sorted(panel, key=lambda one: _searches(one, job) and turns[one.role])
+
+
+def _has_waves(job: Job) -> bool:
+    """Whether images may be searched from coarse to fine: not tiny ones, nor patch by patch, where that does harm."""
+    target = job.client.target
+    return min(target.shape[1:]) >= 8 and not has_tokens(target.model, target.shape)
 
 
 def _searches(one: Contender, job: Job) -> bool:
