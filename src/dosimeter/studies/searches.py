@@ -6,7 +6,8 @@ STEPS = 300
 _NETWORKS = ("lenet", "cnn", "vit-released", "resnet18")
 _WAYS = (
     "ig",
-    f"ig:coarse={STEPS // 6}",
+    "ig:coarse=50",
+    "ig:coarse=auto",
     "ig:distance=mean-cosine",
     "ig:distance=chord",
     "ig:top=10",
@@ -23,5 +24,5 @@ STUDY = Study(
         for model in _NETWORKS
         for words in _WAYS
     ),
-    columns=("model", "attack", "steps", "PSNR", "without the update", "SSIM"),
+    columns=("model", "attack", "steps", "PSNR", "without the update", "SSIM", "seconds"),
 )

@@ -103,6 +103,7 @@ COLUMNS: dict[str, Callable[[Row, Outcome], object]] = {
     "SSIM": lambda _, o: o.shown("ssim", 3),
     "SSIM without it": lambda _, o: f"{o.blind_ssim:.3f}",
     "images read": lambda _, o: o.read,
+    "seconds": lambda _, o: f"{o.seconds:.0f}",
     "attack": lambda row, o: f"`{o.chosen or row.attack}`",
     "defense": lambda row, _: row.defense,
     "trained": lambda row, o: row.trained(o.rounds) or "-",
