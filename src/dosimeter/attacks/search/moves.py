@@ -110,8 +110,7 @@ def low_waves(images: Tensor, times: int) -> Tensor:
 def _keeping(size: int, waves: int) -> Tensor:
     """The symmetric (size, size) that keeps the first cosine waves and drops the others."""
     places = (torch.arange(size, dtype=torch.float64) + 0.5) / size
-    basis = torch.cos(torch.pi * torch.arange(waves, dtype=torch.float64)[:, None] * places)
-    basis = basis / basis.norm(dim=1, keepdim=True)
+    basis = F.normalize(torch.cos(torch.pi * torch.arange(waves, dtype=torch.float64)[:, None] * places))
     return basis.T @ basis
 
 
