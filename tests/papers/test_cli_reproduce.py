@@ -5,10 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dosimeter import papers
-from dosimeter.cli import app
+from dosimeter.cli import app, reproduced
 from dosimeter.papers.item import Case, Cut, Item
 from dosimeter.sweeps import Course, Trial
 
@@ -102,3 +104,12 @@ def test_claims_are_judged_by_what_is_kept(mine: Path) -> None:
     none = f"0 held, 0 not held, {len(papers.CLAIMS)} not tested"
     assert f"by the papers' own attacks: {none}; by ours: {none}." in out
     assert none in (mine / "results/claims-laptop.md").read_text()
+
+
+@given(st.integers(1, 300))
+def test_many_points_of_a_line_are_thinned_evenly_with_both_ends(many: int) -> None:
+    line = [(float(at), at / 7) for at in range(many)]
+    kept = [float(row["x"]) for row in csv.DictReader(reproduced.points({"f": {"l": line}}).splitlines())]
+    assert len(kept) == min(many, 50)
+    assert (kept[0], kept[-1]) == (0.0, many - 1.0)
+    assert kept == sorted(set(kept))

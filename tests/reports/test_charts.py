@@ -55,3 +55,10 @@ def test_bars_are_as_long_as_their_values(tmp_path: Path) -> None:
     assert any("none & all" in (text.text or "") for text in root.iter("{http://www.w3.org/2000/svg}text"))
     with pytest.raises(OutputError):
         charts.write_svg(tmp_path / "bars.svg" / "within.svg", drawing)
+
+
+def test_points_of_a_long_line_are_not_marked_one_by_one() -> None:
+    line = [(float(at), at / 100) for at in range(charts.CROWDED + 1)]
+    assert circles(charts.lines({"a": line}, x="step", y="norm")) == []
+    assert len(circles(charts.lines({"a": line[1:]}, x="step", y="norm"))) == charts.CROWDED
+    assert "<title>a</title>" in str(charts.lines({"a": line}, x="step", y="norm"))

@@ -112,14 +112,16 @@ def _short(value: float | None) -> str:
     return "" if value is None else f"{value:.5g}"
 
 
-def points(lines: Mapping[str, Lines]) -> str:
-    """What lines go through."""
+def points(lines: Mapping[str, Lines], most: int = 50) -> str:
+    """What lines go through, of many points so many evenly, the first and the last among them."""
     out = io.StringIO()
     pen = csv.writer(out, lineterminator="\n")
     pen.writerow(["figure", "line", "x", "y"])
     for figure, each in lines.items():
         for name, places in each.items():
-            pen.writerows([figure, name, f"{x:g}", f"{y:.6g}"] for x, y in places)
+            last = len(places) - 1
+            shown = range(last + 1) if last < most else sorted({at * last // (most - 1) for at in range(most)})
+            pen.writerows([figure, name, f"{places[at][0]:g}", f"{places[at][1]:.6g}"] for at in shown)
     return out.getvalue()
 
 
@@ -130,10 +132,15 @@ def figures(item: papers.Item, found: Found) -> dict[str, Html]:
     if item.figure == "tradeoff":
         return {"": _tradeoff(item, found)}
     if item.figure == "lines":
-        return {"": charts.lines(_over(item, found), x=item.heading[-1], y=item.quantities[0])}
+        return {"": _lines(_over(item, found), x=item.heading[-1], y=item.quantities[0])}
     if item.figure == "series":
         return _series(found)
     return {}
+
+
+def _lines(series: Lines, *, x: str, y: str) -> Html:
+    """With names in the figure where they are few; those of more are shown by pointing at a line."""
+    return charts.lines(series, x=x, y=y, keys=1 < len(series) <= 8)
 
 
 def bars(item: papers.Item, found: Found) -> dict[str, float]:
@@ -177,9 +184,9 @@ def _series(found: Found) -> dict[str, Html]:
             elif len(each) == 1:
                 single.setdefault(what, {}).update(each)
             else:
-                drawn[f"{', '.join(row.name)} {what}"] = charts.lines(each, x="step", y=what)
+                drawn[f"{', '.join(row.name)} {what}"] = _lines(each, x="step", y=what)
     across = {"distribution": "standardised value"}
-    return drawn | {what: charts.lines(each, x=across.get(what, "step"), y=what) for what, each in single.items()}
+    return drawn | {what: _lines(each, x=across.get(what, "step"), y=what) for what, each in single.items()}
 
 
 def _grid(item: papers.Item, found: Found, path: Path, store: Path) -> bool:

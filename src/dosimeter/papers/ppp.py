@@ -118,6 +118,12 @@ _OTHERS = (
 )
 """Networks of which little fits."""
 _TRAINED = replace(SMOKE, trainings=True)
+_SHORT = "Accuracies are those of a training that ends long before the paper's does."
+_DIFFERS = (
+    f"{_SHORT} So does the search, whose PSNR still rises where the paper's has converged; SSIM says the same as the "
+    "paper's. Searches that fail have an LPIPS of 0.3 to 0.4 by AlexNet where the paper has 0.7 and does not name its "
+    "network."
+)
 
 ITEMS = (
     Item(
@@ -130,6 +136,7 @@ ITEMS = (
         seeds=3,
         laptop=_LAPTOP,
         threshold=0.4,
+        differs=_DIFFERS,
     ),
     Item(
         paper="ppp",
@@ -141,6 +148,7 @@ ITEMS = (
         seeds=3,
         laptop=_LAPTOP,
         threshold=0.4,
+        differs=_DIFFERS,
     ),
     Item(
         paper="ppp",
@@ -152,6 +160,7 @@ ITEMS = (
         seeds=3,
         laptop=replace(_LAPTOP, within=_OTHERS),
         threshold=0.4,
+        differs=_DIFFERS,
     ),
     Item(
         paper="ppp",
@@ -163,6 +172,7 @@ ITEMS = (
         seeds=3,
         laptop=Cut(rounds=5, seeds=3),
         smoke=_TRAINED,
+        differs=_SHORT,
     ),
     Item(
         paper="ppp",
@@ -196,6 +206,7 @@ ITEMS = (
         laptop=replace(_LAPTOP, within=_OTHERS),
         figure="tradeoff",
         threshold=0.4,
+        differs=_DIFFERS,
     ),
 )
 

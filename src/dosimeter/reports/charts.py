@@ -21,10 +21,14 @@ Ends = tuple[float, float, list[float]]
 """Of an axis: its lower and upper end, and its ticks."""
 
 
+CROWDED = 40
+"""Points of a line beyond which they are not marked."""
+
+
 def lines(
     series: Mapping[str, Sequence[Point]], *, x: str, y: str, top: float | None = None, keys: bool = False
 ) -> Html:
-    """A line for every series through its (x, y) points, which are marked.
+    """A line for every series through its (x, y) points, which are marked unless they are more than `CROWDED`.
 
     Args:
         top: the upper end of the axis, by default a round number above all values.
@@ -39,7 +43,10 @@ def lines(
         hue = colour(name, at)
         places = sorted(point for point in found if math.isfinite(point[1]))
         if len(places) > 1:
-            drawn.append(plot.line([scale.x(p[0]) for p in places], [scale.y(p[1]) for p in places], f"series {hue}"))
+            path = plot.line([scale.x(p[0]) for p in places], [scale.y(p[1]) for p in places], f"series {hue}")
+            drawn.append(tag("g", tag("title", name), path))
+        if len(places) > CROWDED:
+            continue
         drawn += [_dot(scale.x(px), scale.y(py), hue, f"{name}: {x} {px:g}, {y} {py:.3g}") for px, py in places]
     drawn += _keys(list(series), scale.frame) if keys else []
     return plot.figure(f"{y} over {x}: {', '.join(series)}.", scale.axes(x, y), *drawn)
