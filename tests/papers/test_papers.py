@@ -218,7 +218,7 @@ def test_a_table_has_measured_beside_published_and_what_was_not_run() -> None:
     ]
     head, *_ = cells(item, found)
     assert "0.50 ± 0.10 (1.00) ≠" in head
-    assert head[-4:] == ["analytic", "0.90", "50 % (9-91 %), 1 of 2", "-"]
+    assert head[-4:] == ["analytic", "0.90", "1 of 2 (9-91 %)", "-"]
     text = markdown(item, found, "laptop")
     assert "not run: needs more" in text
     assert "Cut at this scale: " in text

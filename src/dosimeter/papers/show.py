@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dosimeter.metrics import Rate
 from dosimeter.papers.claims import Claim, Held, Judged
 from dosimeter.papers.item import Item, Scale
 from dosimeter.papers.measured import Measured
@@ -31,9 +32,14 @@ def cells(item: Item, found: Sequence[Measured], *, marked: bool = True) -> list
             continue
         shown = [_cell(QUANTITIES[name], row.values.get(name), case.value(name), marked) for name in item.quantities]
         best = _number(QUANTITIES["ssim"], row.strongest) if row.strongest else "-"
-        read = row.read_by.text if row.read_by else "-"
+        read = _count(row.read_by) if row.read_by else "-"
         rows.append([*row.name, *shown, row.by or "-", best, read, row.evidence or "-"])
     return rows
+
+
+def _count(rate: Rate) -> str:
+    """Images read, with the interval of their share."""
+    return f"{rate.hits} of {rate.of} ({100 * rate.low:.0f}-{100 * rate.high:.0f} %)"
 
 
 def markdown(item: Item, found: Sequence[Measured], scale: Scale) -> str:
