@@ -295,6 +295,20 @@ def test_an_attack_that_solves_gives_up_and_says_of_whom(monkeypatch: pytest.Mon
     assert all(t.result and t.result.scores.unmeasured == {} for t in trials[:3])  # searches have all the time
 
 
+def test_what_the_control_reads_does_not_end_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told what the defense hides; an attack that waits for its turn after it is still to come."""
+    monkeypatch.setattr("dosimeter.auditing.panel.panel.LEAST", 0.0)
+    victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
+    resources = dm.Resources(until_read=True, workers=1)
+    attack = dm.presets.inverting_gradients()
+    setting = Audit(model=tiny(), victims=victims, attack=attack, defense=Hide(), resources=resources)
+    trials = list(audit_panel(setting, steps=150))
+    control = next(t.result for t in trials if t.role == "control")
+    assert control is not None
+    assert control.scores.success.hits == 2
+    assert trials[-1].attack == "analytic"
+
+
 def test_a_control_that_fails_takes_the_verdict_back() -> None:
     victims = dm.pick(dm.load("mnist-5k"), 2, seed=0)
     setting = Audit(model=tiny(), victims=victims, attack=dm.presets.inverting_gradients(), defense=Hide())

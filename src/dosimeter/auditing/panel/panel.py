@@ -86,8 +86,9 @@ def audit_panel(
             number, waited = number - 1, waited + 1
             continue
         times.append(found.seconds)
-        hidden = {record.victim for record in found.records if not record.read}
-        read |= {record.victim for record in found.records} - hidden
+        if one.role != "control":  # which is told what the defense hides, so that what it reads is not read yet
+            hidden = {record.victim for record in found.records if not record.read}
+            read |= {record.victim for record in found.records} - hidden
         made = "" if late and share < limit else made
         yield replace(trial, result=replace(found, settings=found.settings | words, made=made))
         if found.status == INTERRUPTED or (audit.resources.until_read and len(read) == len(job.victims.ids)):
