@@ -122,7 +122,7 @@ def test_a_page_that_fails_leaves_the_run(here: Path, attack: str) -> None:
     for folder in (here / "run", *(here / "run").glob("attacks/*")):
         assert read_run(folder).info["status"] == "complete"
         assert not list(folder.glob("*.html"))
-    assert len(list((here / "run").glob("attacks/*"))) == (3 if attack == "auto" else 0)
+    assert len(list((here / "run").glob("attacks/*"))) == (4 if attack == "auto" else 0)
     assert sorted(p.name for p in here.iterdir()) == ["mine.py", "run"]
     again = (*QUICK, "--attack", attack, "--out", "run", "--overwrite")
     (here / "run" / "images" / "thesis.tex").write_text("years of work")
