@@ -19,7 +19,15 @@ FEW = 2
 
 
 def check_model(model: object) -> None:
-    """Refuse what is no module, and parameters of which no gradient can be sent."""
+    """Refuse what is no module, and parameters of which no gradient can be sent or that are not finite."""
+    for name, parameter in check_form(model).items():
+        if parameter.requires_grad and not parameter.isfinite().all():
+            kind = "NaN" if parameter.isnan().any() else "infinity"
+            raise ModelError(f"The model's {name!r} contains {kind}; expected finite weights, give others.")
+
+
+def check_form(model: object) -> dict[str, nn.Parameter]:
+    """The parameters of a module that has some; refused where no gradient of them can be sent, whatever they are."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"Expected a torch.nn.Module, got a {type(model).__name__}; return the model itself.")
     if isinstance(model, torch.jit.ScriptModule):
@@ -36,6 +44,7 @@ def check_model(model: object) -> None:
         raise ModelError(
             "The model has no trainable parameters, so its update is empty; nothing can leak or be audited."
         )
+    return parameters
 
 
 def outputs(model: nn.Module, images: Tensor, *, budget: int = engine.DEFAULT_BUDGET) -> object:
@@ -98,6 +107,17 @@ def check_seen(output: object, images: Tensor) -> None:
                 "The model's output has no gradient in its images (does it detach them, or make them integers?), so "
                 "that attacks would find nothing, whatever leaks; audit the part of it that takes real numbers."
             )
+
+
+def check_rows(model: nn.Module, images: Tensor) -> None:
+    """Refuse a model that does not give a row for every image: several victims run through it at once."""
+    with torch.no_grad():
+        output = outputs(model, images)
+    if isinstance(output, Tensor) and len(output) != len(images):
+        raise ModelError(
+            f"The model gives an output of shape {tuple(output.shape)} for {len(images)} images, expected a row for "
+            "every image; does it leave some out or join them?"
+        )
 
 
 def check_slopes(model: nn.Module, value: Tensor) -> None:

@@ -18,7 +18,7 @@ def run(asked: options.Check) -> None:
         raise SettingError("There is nothing to check; give what the server sent: --weights file, or --sent.")
     agreed = load_task(asked.model, asked.data, seed=0, size=asked.size, channels=asked.channels)
     other = load_task(
-        asked.sent or asked.model,
+        asked.model if asked.sent is None else asked.sent,
         asked.data,
         seed=0,
         size=agreed.dataset.size,

@@ -112,7 +112,8 @@ def _keeping(size: int, waves: int) -> Tensor:
     places = (torch.arange(size, dtype=torch.float64) + 0.5) / size
     basis = torch.cos(torch.pi * torch.arange(waves, dtype=torch.float64)[:, None] * places)
     basis = basis / basis.norm(dim=1, keepdim=True)
-    return basis.T @ basis
+    kept: Tensor = basis.T @ basis
+    return kept
 
 
 def median_filter(images: Tensor) -> Tensor:
