@@ -24,6 +24,9 @@ CALLS = tuple(
     for words in (
         ("train", *TASK, *ROUNDS, *_defended("labels_beyond")),
         ("check", *TASK, "--sent="),
+        *(("check", *DATA, *_own(name), "--sent", _own(name)[1]) for name in ("gives_nan", "detaches", "gives_none")),
+        ("check", *DATA, *_own("nan_weights"), "--sent", _own("nan_weights")[1]),
+        (*_DOSE, *MODEL, f"--noise={'+'.join(['1'] * 20000)}"),
         *((*_LINT, *_own(name)) for name in ("nan_weights", "gives_nan", "gives_infinity", "gives_one_row")),
         *((*_LINT, *MODEL, *_defended(name)) for name in ("gives_nan", "gives_infinity")),
         *((*_CAPTURED, "--shape", "1,8,8", "--labels", labels) for labels in ("nan", "inf", "1e308", "3" * 400)),
