@@ -1,8 +1,8 @@
 """All hostile calls: every option of every command and every setting of every part under values that make no sense,
 and files of one's own that do what they should not. A new option, part or program is called by existing."""
 
+import hashlib
 import inspect
-import random
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -18,6 +18,7 @@ from fuzz.bases import BASES, SETTINGS, Base
 from fuzz.calling import Call
 from fuzz.files import SANE_UPDATES, updates
 from fuzz.found import CALLS as FOUND
+from fuzz.found import SANE
 from fuzz.hostile import defenses as own_defenses
 from fuzz.hostile import losses as own_losses
 from fuzz.hostile import models as own_models
@@ -56,14 +57,30 @@ NEVER = {"nan", "inf", "-inf", "1e400", "1e308", "-1e308", "x", ""}
 
 def all_calls(folder: Path) -> list[Call]:
     """Every call there is, none of them twice."""
-    found = [*options(), *settings(), *programs(), *captured(), *shapes(), *FOUND]
+    found = [
+        *options(),
+        *settings(),
+        *programs(),
+        *captured(),
+        *shapes(),
+        *FOUND,
+        *(Call("found", words, sane=True) for words in SANE),
+    ]
     return list(dict.fromkeys(placed(call, folder) for call in found))
 
 
 def sample(calls: Sequence[Call], many: int, seed: int) -> list[Call]:
-    """So many of them, the same for the same seed, of every kind in turn."""
+    """So many of them, the same for the same seed, of every kind in turn.
+
+    The order is by each call's own words, so that a new call moves no others.
+    """
+
+    def drawn(call: Call) -> bytes:
+        words = (str(seed), *(word if "/" not in word else word.rpartition("/")[2] for word in call.words))
+        return hashlib.sha256("\0".join(words).encode()).digest()
+
     by_kind: dict[str, list[Call]] = {}
-    for call in random.Random(seed).sample(calls, len(calls)):
+    for call in sorted(calls, key=drawn):
         by_kind.setdefault(call.kind, []).append(call)
     turns = [
         call for at in range(max(map(len, by_kind.values()))) for each in by_kind.values() for call in each[at : at + 1]

@@ -19,6 +19,8 @@ def _defended(name: str) -> tuple[str, ...]:
     return "--defense", f"{{files}}/defenses.py:{name}"
 
 
+SANE = (("audit", *DATA, "--victims", "1", "--steps", "2", "--decoys", "3", *_own("compiled")),)
+"""Those that must be accepted."""
 CALLS = tuple(
     Call("found", words)
     for words in (
