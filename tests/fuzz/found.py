@@ -42,6 +42,7 @@ CALLS = tuple(
         ("audit", *DATA, "--victims", "1", "--steps", "2", "--decoys", "3", *_own("gives_one_row")),
         ("audit", *SHORT, *DRY, "--minutes", "99999999999999999999"),
         ("audit", *SHORT, *DRY, "--minutes", "1e-320"),
+        ("audit", *SHORT, *DRY, "--delta", "0"),
         ("audit", *TASK, *DRY, "--victims", "1", "--attack", "bayes:pixels=99999999999999999999"),
         ("audit", *DATA, *DRY, "--victims", "1", "--steps", "2", "--model", "vgg16-bn:dropout=2"),
         ("audit", *DATA, *DRY, "--victims", "1", "--steps", "2", "--model", "vit-released:depth=0"),
