@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from dosimeter import data, fingerprint, models, spec
-from dosimeter.auditing.rehearsal import check_form
 from dosimeter.errors import ModelError
+from dosimeter.models.form import check_form
 from dosimeter.rng import scoped
 from dosimeter.types import Shape
 

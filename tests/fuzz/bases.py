@@ -44,7 +44,7 @@ BASES: dict[str, tuple[Base, ...]] = {
     "study": (Base(("study", "nosuch")),),
     "reproduce": (Base(("reproduce", "bayes/fig4", "--scale", "smoke", *DRY)),),
     "train": (Base(("train", *TASK, *ROUNDS)), Base(("train", *TASK, *ROUNDS, *DRY))),
-    "follow": (Base(("follow", *SHORT, *ROUNDS, "--at", "0", *DRY)),),
+    "follow": (Base(("follow", *SHORT, *ROUNDS, "--at", "0", *DRY), sane=(("at", "0"),)),),
     "compare": (Base(("compare", *SHORT, *ROUNDS, "--defense", "none", *DRY)),),
     "calibrate": (Base(("calibrate", *SHORT, *ROUNDS, "--defense", "noise:sigma=0.01", *DRY), sane=(("plan", ""),)),),
     "sweep": (Base(("sweep", *SHORT, "--attack", "ig", *DRY), any=("show",)),),

@@ -98,6 +98,7 @@ def _become(call: Call, place: Path) -> None:
         for number, name in ((1, "stdout"), (2, "stderr")):
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))  # not those of a test's
+        warnings.resetwarnings()  # which tests turn into errors
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         os.environ["DOSIMETER_CACHE"] = str(place / "cache")
         sys.argv = ["dosimeter", *call.words]

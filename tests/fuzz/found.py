@@ -39,6 +39,7 @@ CALLS = tuple(
         ),
         *((*_DOSE, *_own(name)) for name in ("gives_one_row", "gives_infinity")),
         (*_DOSE, *MODEL, "--out="),
+        (*_DOSE, *MODEL, "--plan=,"),
         ("audit", *DATA, "--victims", "1", "--steps", "2", "--decoys", "3", *_own("gives_one_row")),
         ("audit", *SHORT, *DRY, "--minutes", "99999999999999999999"),
         ("audit", *SHORT, *DRY, "--minutes", "1e-320"),
@@ -56,5 +57,7 @@ CALLS = tuple(
         (*_PROTOCOL, "ig-120:lr=99999999999999999999"),
         (*_PROTOCOL, "ppp:epochs=1000000000"),
         (*_PROTOCOL, "fedsgd:lr=1e-320"),
+        ("train", *TASK, *ROUNDS, *DRY, "--loss="),
+        ("tune", *SHORT, "--attack", "ig", "--trials", "2", "--shadows", "1", *DRY, "--sampler="),
     )
 )

@@ -72,6 +72,8 @@ class _Place(click.Path):
 
 
 _PLACE = _Place(path_type=Path)
+_EMPTY = ("plan",)
+"""Options of which an empty word says that there is to be none."""
 
 
 def _command(asked: type, place: str) -> Callable[..., None]:
@@ -86,6 +88,8 @@ def _command(asked: type, place: str) -> Callable[..., None]:
         with refusals():
             for name, value in given.items():
                 checks.reasonable(f"--{name.replace('_', '-')}", value)
+                if name not in _EMPTY and "" in (value if isinstance(value, list | tuple) else (value,)):
+                    raise SettingError(f"--{name.replace('_', '-')} got an empty word; say something, or leave it out.")
             getattr(import_module(f"dosimeter.cli.{module}"), function)(asked(**given))
 
     parameters = [
