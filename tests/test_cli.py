@@ -400,7 +400,7 @@ REFUSALS = [
     (("--model", "convnet:pooling=min"), "expects max or average", "'min'"),
     (("--model", "convnet:width"), "key=value", "'width'"),
     (("--model", "convnet:width=8,width=9"), "given twice", "'width'"),
-    (("--model", "convnet:width=0"), "cannot be built with width=0", "no entries"),
+    (("--model", "convnet:width=0"), "needs width of at least 1", "got 0"),
     (("--model", "convnet:width=-2"), "needs width of at least 0", "got -2"),
     (("--model", "cnn-bayes:hidden=8+x"), "expects a whole number", "'x'"),
     (("--model", "resnet18:depth=19"), "depth of 18, 20", "19"),
@@ -489,7 +489,7 @@ def test_bad_input_gets_one_clear_line_and_writes_nothing(
     assert sorted(p.name for p in here.iterdir()) == before
 
 
-DIVERGING = ("--attack", "ig:by=descent,box=false,lr=1e38")
+DIVERGING = ("--attack", "ig:by=descent,box=false,lr=1e19,tv=1e19")
 
 
 @pytest.mark.parametrize(

@@ -117,3 +117,19 @@ def test_a_numbered_folder_goes_on_as_well(tmp_path: Path, monkeypatch: pytest.M
     assert found.exit_code == 0, found.output
     assert [row["attack"] for row in json.loads(found.stdout)["panel"]] == NAMES
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mnist-5k-mlp-2-auto-1"]
+
+
+def test_one_that_was_stopped_before_its_first_attack_goes_on_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dosimeter.cli.panel.audit_panel", stopped)
+        assert again().exit_code == 130
+    assert store.read_run(tmp_path / "run").info["why"] == "interrupted before anything was attacked"
+    found = again()
+    assert found.exit_code == 0, found.output

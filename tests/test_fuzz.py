@@ -28,6 +28,13 @@ def test_hostile_calls_are_refused_in_one_line_or_end_well(folder: Path) -> None
     assert sum(each.ending is Ending.REFUSED for each in seen) > CALLS / 2
 
 
+def test_calls_that_once_ended_badly_are_refused(folder: Path) -> None:
+    seen = [attempt(cases.placed(call, folder)) for call in cases.FOUND]
+    assert not [told(each) for each in seen if each.ending is not Ending.REFUSED]
+    good = [attempt(cases.placed(Call("found", words, sane=True), folder)) for words in cases.SANE]
+    assert not [told(each) for each in good if each.ending is not Ending.ACCEPTED]
+
+
 def test_a_bad_end_is_seen(folder: Path) -> None:
     (folder / "bad.py").write_text(
         "import time, torch\n"

@@ -45,8 +45,11 @@ MOST_STEPS = 10_000_000
 """A search of more would take weeks."""
 MOST = 2**31 - 1
 """No whole number of steps, images or channels is larger; random streams are named by larger ones."""
-FURTHEST = 3e38
-"""No number is further from 0: in float32 it would be infinite."""
+FURTHEST = 1.8e19
+"""No number is further from 0: its square, which norms and losses take, would be infinite in float32."""
+
+NEAREST = 1.2e-38
+"""No number but 0 is nearer to 0: in float32 it would be 0, or as good as that."""
 
 
 def reasonable(key: str, value: object) -> None:
@@ -54,8 +57,12 @@ def reasonable(key: str, value: object) -> None:
     if isinstance(value, tuple | list):
         for each in value:
             reasonable(key, each)
+    elif isinstance(value, float) and 0 < abs(value) < NEAREST:
+        raise SettingError(f"{key} needs 0, or a number that 32 bits tell from 0, {NEAREST:g} or more, got {value:g}.")
     elif isinstance(value, float) and not abs(value) <= FURTHEST:
-        raise SettingError(f"{key} needs a number that is finite, and so in 32 bits, got {value:g}.")
+        raise SettingError(
+            f"{key} needs a number whose square is finite in 32 bits, at most {FURTHEST:g}, got {value:g}."
+        )
     elif isinstance(value, int) and abs(value) > MOST:
         raise SettingError(f"{key} needs a whole number of at most {MOST:,}, got {str(value)[:20]}.")
 

@@ -101,7 +101,7 @@ def parse(
     maker = makers[name]
     allowed = [key for key in inspect.signature(maker).parameters if key not in own]
     settings: dict[str, object] = {}
-    for item in filter(None, rest.split(",")):
+    for item in rest.split(",") if rest else ():
         key, equals, value = item.partition("=")
         if not equals:
             raise SettingError(f"A setting of {kind} {name!r} is written key=value, got {item!r}.")

@@ -8,6 +8,7 @@ from torch import nn
 
 from dosimeter import data, fingerprint, models, spec
 from dosimeter.errors import ModelError
+from dosimeter.models.form import check_form
 from dosimeter.rng import scoped
 from dosimeter.types import Shape
 
@@ -88,6 +89,7 @@ def _own(words: str) -> _Maker:
             made = make()
         if not isinstance(made, nn.Module):
             raise ModelError(f"{words} returns a {type(made).__name__}, expected a torch.nn.Module.")
+        check_form(made)  # before anybody takes its fingerprint
         return made
 
     return _Maker(Path(words).name, 1, build)

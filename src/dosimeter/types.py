@@ -440,6 +440,8 @@ def as_device(device: str) -> torch.device:
         raise SettingError(f"Unknown device {device!r}; expected for instance 'cpu' or 'cuda'.") from None
     if found.type not in ("cpu", "cuda"):
         raise SettingError(f"Device {device!r} is neither 'cpu' nor 'cuda', which are those that audits run on.")
+    if found.type == "cpu" and found.index:
+        raise SettingError(f"Device {device!r} was asked for, but there is one 'cpu'; say how many cores by workers.")
     if found.type == "cuda" and torch.cuda.is_available() and (found.index or 0) >= torch.cuda.device_count():
         raise SettingError(f"Device {device!r} was asked for, but torch sees {torch.cuda.device_count()} GPU(s) here.")
     if found.type == "cuda" and not torch.cuda.is_available():

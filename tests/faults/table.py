@@ -9,6 +9,7 @@ left behind  files and folders too many in the end
 """
 
 import random
+import re
 import shutil
 import signal
 import time
@@ -59,7 +60,11 @@ def undisturbed(writer: Writer, place: Path) -> Whole:
 
 def contents(writer: Writer, here: Path) -> dict[str, bytes]:
     found = [path for pattern in writer.same for path in here.glob(pattern)]
-    return {str(path.relative_to(here)): path.read_bytes() for path in found}
+
+    def lasting(path: Path) -> bytes:
+        return re.sub(writer.times, b"", path.read_bytes()) if writer.times else path.read_bytes()
+
+    return {str(path.relative_to(here)): lasting(path) for path in found}
 
 
 def names(here: Path) -> frozenset[str]:

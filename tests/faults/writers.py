@@ -3,6 +3,7 @@
 What is finished is {name: mark}, where the mark is another one whenever the same is made again.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,13 +12,15 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from dosimeter import drafts, store
+from dosimeter import drafts, files, store
 from dosimeter.auditing import Result
-from dosimeter.errors import DataError
+from dosimeter.data.download import download
+from dosimeter.errors import DataError, DosimeterError
 from dosimeter.federated.checkpoint import HISTORY, MODEL, ROUND, read_history
 from dosimeter.federated.kept import read_kept
 from dosimeter.sweeps import Status, Store
-from faults import children
+from dosimeter.tuning import journal
+from faults import children, downloads
 from small_federation import dataset
 
 MODEL_FILE = """
@@ -27,6 +30,7 @@ def make():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Sigmoid(), nn.Linear(8, 3))
 """
 TASK = ("--model", "mine.py:make", "--data", "rows.npz")
+FETCHED = "fetched.npz"
 
 
 class Writer(NamedTuple):
@@ -37,21 +41,22 @@ class Writer(NamedTuple):
     finished: Callable[[Path], dict[str, Any]]  # or DosimeterError where something is not whole
     same: tuple[str, ...]  # files that are the same in every run, as patterns
     again: Callable[[Path], Callable[[], None]]  # what goes on after a fault
+    times: bytes = b""  # what in these files is of the time it took, as a pattern
 
 
 def prepare(place: Path) -> Path:
     """A model and a data set in a folder, which a writer runs in."""
     place.mkdir(parents=True, exist_ok=True)
     (place / "mine.py").write_text(MODEL_FILE)
-    rows = dataset()
-    np.savez(
-        place / "rows.npz",
-        **{
-            f"{split}_{part}": getattr(rows, f"{split}_{part}")
-            for split in ("train", "test")
-            for part in ("images", "labels")
-        },
-    )
+    for name, rows in (("rows", dataset()), ("more", dataset(train=120))):
+        np.savez(
+            place / f"{name}.npz",
+            **{
+                f"{split}_{part}": getattr(rows, f"{split}_{part}")
+                for split in ("train", "test")
+                for part in ("images", "labels")
+            },
+        )
     return place
 
 
@@ -119,6 +124,38 @@ def _trials(out: Path) -> dict[str, Any]:
     return found
 
 
+def _tuned(out: Path) -> dict[str, Any]:
+    """Settings that were tried, and the trials of victims."""
+    if not (out / journal.FILE).is_file():
+        return {}
+    trials = journal.Journal(out).trials(journal.State.COMPLETE)
+    return {str(each.params): (each.datetime_start, each.user_attrs["tried"]) for each in trials} | _trials(
+        out / "victims"
+    )
+
+
+def _distances(out: Path) -> dict[str, Any]:
+    """Files that are read, by when they were made."""
+    return {path.name: (path.stat().st_mtime_ns, files.read_json(path)) for path in out.glob("distances/*.json")}
+
+
+def _fetched(out: Path) -> dict[str, Any]:
+    """The file, whole."""
+    there = [path for path in out.glob("*") if path.name == FETCHED]
+    if any(path.read_bytes() != downloads.CONTENT for path in there):
+        raise DataError(f"{out / FETCHED} is not what the server has")
+    return {path.name: path.stat().st_mtime_ns for path in there}
+
+
+def _fetch() -> None:
+    """From a server on this machine that takes half a second for it."""
+    try:
+        download(downloads.address(), Path("out") / FETCHED, downloads.MD5, title="rows")
+    except DosimeterError as error:
+        sys.stdout.write(f"dosimeter: {error}\n")
+        raise SystemExit(2) from None
+
+
 def _kept(out: Path) -> dict[str, Any]:
     if not list(out.glob("round-*/round.json")):
         return {}
@@ -178,6 +215,11 @@ def _trained_by(rounds: int) -> tuple[str, ...]:
 
 
 DEFENSES = ("--defense", "none")
+ONE = ("--victims", "1", "--out", "out")
+SPACE = ("--attack", "ig", "--shadows", "1", "--trials", "3", "--prune", "none", "--set", "lr=0.05..1:log", "--name",
+         "mine")  # fmt: skip
+TUNED = ("out/mine.toml", "tuned/mine.toml", *(each.replace("out/", "out/victims/", 1) for each in TRIALS))
+DISTANCES = ("out/distances/*.json",)
 WEIGHTS = (f"out/seed-0/{MODEL}", f"out/seed-0/{ROUND}")
 AT = ("--at", "0+2", "--workers", "1", "--attack", "ig")
 WRITERS = (
@@ -187,5 +229,9 @@ WRITERS = (
     _of("follow", ("follow", *_trained_by(2), *AT, *SHORT), _trials, TRIALS),
     _of("compare", ("compare", *_trained_by(2), *DEFENSES, *SHORT), _trials, TRIALS),
     _of("sweep", ("sweep", *TASK, "--attack", "ig", "--seeds", "2", *SHORT), _trials, TRIALS),
+    _of("study", ("study", "labels", "--data", "more.npz", "--only", "mlp-no-bias", *ONE), _trials, TRIALS),
+    _of("tune", ("tune", *TASK, *SPACE, "--steps", "2", *ONE), _tuned, TUNED)._replace(times=rb"seconds = .*"),
+    _of("reproduce", ("reproduce", "bayes/fig4", "--scale", "smoke", "--out", "out"), _distances, DISTANCES),
+    Writer("download", _fetch, _fetched, (f"out/{FETCHED}",), lambda _: _fetch),
     Writer("keep", _flower, _kept, ("out/round-*/*.safetensors",), lambda _: _flower),
 )

@@ -24,10 +24,13 @@ SHORT = (*TASK, *ONE, "--steps", "2")
 DRY = ("--dry-run",)
 ROUNDS = ("--protocol", "ppp:rounds=1,clients=2")
 
+NAMES = tuple(("name", each) for each in ("=", "+", "nan", "-1", "99999999999999999999", "1e308+nan"))
+"""Words that name a tuned attack as well as others."""
+
 BASES: dict[str, tuple[Base, ...]] = {
     "audit": (
-        Base(("audit", *SHORT, "--decoys", "3", *DRY), any=("out",)),
-        Base(("audit", *SHORT, "--decoys", "3")),
+        Base(("audit", *SHORT, "--decoys", "3", *DRY), any=("out",), sane=(("indices", "0"),)),
+        Base(("audit", *SHORT, "--decoys", "3"), sane=(("indices", "0"),)),
     ),
     "dose": (Base(("dose", *TASK, *ONE, "--public", "20"), sane=(("plan", ""),)),),
     "captured": (
@@ -36,16 +39,16 @@ BASES: dict[str, tuple[Base, ...]] = {
     ),
     "report": (Base(("report", "{files}/run", "--out", "page.html")),),
     "score": (Base(("score", "{files}/run")),),
-    "check": (Base(("check", *TASK)),),
+    "check": (Base(("check", *TASK, "--weights", "{files}/weights.safetensors")),),
     "lint": (Base(("lint", *MODEL, "--shape", "1,8,8")),),
     "study": (Base(("study", "nosuch")),),
-    "reproduce": (Base(("reproduce", "ppp/table2", "--scale", "smoke", *DRY)),),
+    "reproduce": (Base(("reproduce", "bayes/fig4", "--scale", "smoke", *DRY)),),
     "train": (Base(("train", *TASK, *ROUNDS)), Base(("train", *TASK, *ROUNDS, *DRY))),
-    "follow": (Base(("follow", *SHORT, *ROUNDS, "--at", "0", *DRY)),),
+    "follow": (Base(("follow", *SHORT, *ROUNDS, "--at", "0", *DRY), sane=(("at", "0"),)),),
     "compare": (Base(("compare", *SHORT, *ROUNDS, "--defense", "none", *DRY)),),
     "calibrate": (Base(("calibrate", *SHORT, *ROUNDS, "--defense", "noise:sigma=0.01", *DRY), sane=(("plan", ""),)),),
     "sweep": (Base(("sweep", *SHORT, "--attack", "ig", *DRY), any=("show",)),),
-    "tune": (Base(("tune", *SHORT, "--attack", "ig", "--trials", "2", "--shadows", "1", *DRY), any=("name",)),),
+    "tune": (Base(("tune", *SHORT, "--attack", "ig", "--trials", "2", "--shadows", "1", *DRY), sane=NAMES),),
     "train-generator": (
         Base(("train-generator", *DATA, "--epochs", "1", "--latent", "2", "--width", "1", "--images", "4")),
     ),

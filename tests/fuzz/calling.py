@@ -98,6 +98,7 @@ def _become(call: Call, place: Path) -> None:
         for number, name in ((1, "stdout"), (2, "stderr")):
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))  # not those of a test's
+        warnings.resetwarnings()  # which tests turn into errors
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         os.environ["DOSIMETER_CACHE"] = str(place / "cache")
         sys.argv = ["dosimeter", *call.words]
@@ -125,6 +126,8 @@ def _judged(call: Call, code: int, said: str) -> Ending:
         return Ending.TRACEBACK
     if code == 2:
         return Ending.REFUSED if _is_a_refusal(said) else Ending.TRACEBACK
+    if code == 1 and _is_a_failure(said):
+        return Ending.REFUSED
     return Ending.ACCEPTED if call.sane else Ending.WRONG
 
 
@@ -135,13 +138,19 @@ def _is_a_refusal(said: str) -> bool:
     return ours == [len(lines) - 1] or (not ours and "Usage:" in said)
 
 
+def _is_a_failure(said: str) -> bool:
+    """Trials of a store that failed, at the end of which every reason is said in a line, and how many there are."""
+    *_, reason, last = ["", "", *said.rstrip("\n").splitlines()]
+    return reason.startswith("Failed: ") and "failed; see dosimeter store list" in last
+
+
 def _spent(process: int) -> float:
-    """Seconds of a core."""
+    """Seconds of a core, of its threads and of those it started that have ended."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident(process: int) -> int:

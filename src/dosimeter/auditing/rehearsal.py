@@ -5,10 +5,10 @@ import copy
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from dosimeter import engine, theirs
 from dosimeter.errors import ModelError
+from dosimeter.models.form import check_form
 from dosimeter.networks import is_leaf, watch
 from dosimeter.types import Loss, Shape
 
@@ -19,23 +19,12 @@ FEW = 2
 
 
 def check_model(model: object) -> None:
-    """Refuse what is no module, and parameters of which no gradient can be sent."""
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"Expected a torch.nn.Module, got a {type(model).__name__}; return the model itself.")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise ModelError("The model is TorchScript, which cannot be looked into; give the module that it was made of.")
-    with theirs.running("The model's parameters cannot be listed", ModelError):
-        parameters = dict(model.named_parameters())
-    for name, parameter in parameters.items():
-        if is_lazy(parameter):
-            raise ModelError(f"The model's {name!r} has no size yet; run the model once on an image before.")
-        if parameter.layout != torch.strided or parameter.is_meta or parameter.is_complex():
-            kind = "on the device meta" if parameter.is_meta else f"of {parameter.dtype}, {parameter.layout}"
-            raise ModelError(f"The model's {name!r} is {kind.replace('torch.', '')}; expected dense real numbers.")
-    if not any(parameter.requires_grad for parameter in parameters.values()):
-        raise ModelError(
-            "The model has no trainable parameters, so its update is empty; nothing can leak or be audited."
-        )
+    """Refuse what is no module, and parameters of which no gradient can be sent or that are not finite."""
+    for name, parameter in check_form(model).items():
+        values = parameter.detach().float() if parameter.element_size() < 2 else parameter.detach()
+        if parameter.requires_grad and not values.isfinite().all():
+            kind = "NaN" if values.isnan().any() else "infinity"
+            raise ModelError(f"The model's {name!r} contains {kind}; expected finite weights, give others.")
 
 
 def outputs(model: nn.Module, images: Tensor, *, budget: int = engine.DEFAULT_BUDGET) -> object:
@@ -98,6 +87,15 @@ def check_seen(output: object, images: Tensor) -> None:
                 "The model's output has no gradient in its images (does it detach them, or make them integers?), so "
                 "that attacks would find nothing, whatever leaks; audit the part of it that takes real numbers."
             )
+
+
+def check_rows(output: object, images: Tensor) -> None:
+    """Refuse an output that has not a row for every image: several victims run through a model at once."""
+    if isinstance(output, Tensor) and len(output) != len(images):
+        raise ModelError(
+            f"The model gives an output of shape {tuple(output.shape)} for {len(images)} images, expected a row for "
+            "every image; does it leave some out or join them?"
+        )
 
 
 def check_slopes(model: nn.Module, value: Tensor) -> None:

@@ -53,7 +53,7 @@ class Scoring:
                 "your metric otherwise, and give each network of LPIPS once."
             )
         checks.share("An image that counts as read", "an SSIM (threshold)", self.threshold, zero=False)
-        checks.at_least("An image that counts as missed", "a distance delta", self.delta, 0)
+        checks.positive("An image that counts as missed", "a distance delta", self.delta)
 
     @property
     def perceived(self) -> tuple[Lpips, ...]:

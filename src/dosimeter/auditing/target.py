@@ -11,7 +11,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from dosimeter import clients, models, theirs
-from dosimeter.auditing.rehearsal import blank, check_loss, check_model, check_seen, check_slopes, outputs
+from dosimeter.auditing.rehearsal import (
+    FEW,
+    blank,
+    check_loss,
+    check_model,
+    check_rows,
+    check_seen,
+    check_slopes,
+    outputs,
+)
 from dosimeter.auditing.setting import Audit
 from dosimeter.errors import ModelError, SettingError, UpdateError
 from dosimeter.types import BatchNorm, Shape, Statistics, Target, ThreatModel, as_device
@@ -60,6 +69,10 @@ def make_target(
         top = int(labels.max()) if highest is None else highest
         value = check_loss(target.loss, output, some, classification=target.classification, highest=top)
         check_slopes(twin, value)
+    if target.classification and mode == "running":
+        few = blank(shape, FEW, mean)
+        with torch.no_grad():
+            check_rows(outputs(twin, few, budget=audit.resources.budget), few)
     _check_norms(norms, mode, len(clients.statistics(target, images.detach())) if mode == "sent" else 0)
     return target
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
 
 import click
 import typer
@@ -19,6 +20,7 @@ from typer.core import TyperGroup
 from dosimeter import checks
 from dosimeter.cli import options
 from dosimeter.cli.console import COMMAND, out, refusals, stoppable
+from dosimeter.errors import SettingError
 from dosimeter.files import clear_scratch
 from dosimeter.lines import clean
 
@@ -57,15 +59,37 @@ def _options(
     """Measure how much private training data a federated client's update gives away."""
 
 
+class _Place(click.Path):
+    """A path; an empty word is none, and not the folder that one happens to be in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            with refusals():
+                raise SettingError(
+                    f"Expected a path as {max(param.opts, key=len) if param else 'a place'}, got an empty word."
+                )
+        return super().convert(value, param, ctx)
+
+
+_PLACE = _Place(path_type=Path)
+_EMPTY = ("plan",)
+"""Options of which an empty word says that there is to be none."""
+
+
 def _command(asked: type, place: str) -> Callable[..., None]:
     """A function with the fields of `asked` as its parameters, which makes one and calls `module.function` with it."""
     module, _, function = place.partition(".")
     hints = get_type_hints(asked)
+    for field in fields(asked):
+        if Path in (hints[field.name], *get_args(hints[field.name])) or list[Path] in get_args(hints[field.name]):
+            field.metadata["option"].click_type = _PLACE
 
     def call(**given: object) -> None:
         with refusals():
             for name, value in given.items():
                 checks.reasonable(f"--{name.replace('_', '-')}", value)
+                if name not in _EMPTY and "" in (value if isinstance(value, list | tuple) else (value,)):
+                    raise SettingError(f"--{name.replace('_', '-')} got an empty word; say something, or leave it out.")
             getattr(import_module(f"dosimeter.cli.{module}"), function)(asked(**given))
 
     parameters = [

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from torch import Tensor, nn
 
-from dosimeter import clients, data, fingerprint, models, rng, task, trees
+from dosimeter import checks, clients, data, fingerprint, models, rng, task, trees
 from dosimeter.auditing import Audit, Capture, Scoring, Updates, examine, part
 from dosimeter.auditing.gate import judge_captured
 from dosimeter.cli import options
@@ -23,6 +23,8 @@ from dosimeter.types import Gradient, Shape, Step, Victims
 
 BESIDE_TRUTH = ("decoys", "delta", "lpips", "metric")
 """Options that say how reconstructions are scored beside the truth."""
+LARGEST = 2**26
+"""Numbers of an image by its --shape, which is made before anything else could tell that it is too large."""
 
 
 class Material(NamedTuple):
@@ -214,6 +216,12 @@ def shape_of(text: str) -> Shape:
         raise SettingError(f"A shape is channels, height, width, as in 3,32,32; got {text!r}.") from None
     if min(channels, height, width) < 1:
         raise SettingError(f"A shape has at least 1 channel and 1 pixel a side, got {text!r}.")
+    for name, side in zip(("channels", "height", "width"), (channels, height, width), strict=True):
+        checks.reasonable(f"The {name} of --shape", side)
+    if channels * height * width > LARGEST:
+        raise SettingError(
+            f"An image of shape {text!r} has {channels * height * width:,} numbers, more than {LARGEST:,}."
+        )
     return channels, height, width
 
 
@@ -223,10 +231,12 @@ def _labels(text: str | None) -> Tensor | None:
         return None
     for kind in (int, float):
         try:
-            return torch.tensor([kind(part) for part in text.split(",")])
+            found = [kind(part) for part in text.split(",")]
         except ValueError:
             continue
-    raise SettingError(f"Labels are numbers joined by commas, as in 3,5; got {text!r}.")
+        checks.reasonable("--labels", found)
+        return torch.tensor(found)
+    raise SettingError(f"Labels are numbers joined by commas, as in 3,5; got {text[:40]!r}.")
 
 
 def _check_finite(state: Gradient, path: Path) -> None:

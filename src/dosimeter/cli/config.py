@@ -27,6 +27,8 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
             held = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise SettingError(f"Expected a TOML file of options, but {str(path)!r}: {files.reason(error)}.") from None
+        if not held:
+            raise SettingError(f"Expected options in {str(path)!r}, got none; write some, or leave --config out.")
         if (meant := held.pop("command", ctx.info_name)) != ctx.info_name:
             raise SettingError(f"{str(path)!r} is of dosimeter {meant}, not of dosimeter {ctx.info_name}; use that.")
         known = {_written(param): param for param in ctx.command.params if _counts(param)}

@@ -39,6 +39,8 @@ from dosimeter.types import Victims
 PRIORS, TENSORS = ("images", "none", "white"), ("all", "none", "worst")
 HEAD = ("image", "determined", "of", "bits", "reader", "here", "unbiased", "secrets", "time")
 
+MOST_LEVELS = 100
+"""Deviations of noise, each of which takes as long as a dose."""
 THEN = "dosimeter audit --attack auto shows what is read"
 
 
@@ -68,7 +70,7 @@ def run(asked: options.Dose) -> None:
     if asked.clients > 1 or (wanted is not None and wanted.by == "clients"):
         how["aggregation"] = _aggregation(asked, task.dataset, victims, *others)
     if asked.noise is not None:
-        levels = over_noise(task.model, victims, levels=spec.several("--noise", asked.noise, float), **how)
+        levels = over_noise(task.model, victims, levels=_levels(asked.noise), **how)
         _write_levels(asked, folder, levels, task.names)
         return
     if wanted is not None:
@@ -101,6 +103,15 @@ def _prior(asked: options.Dose, dataset: data.Dataset, victims: Victims) -> Whit
 
 def _images() -> tuple[Picture, int]:
     return "images", UPDATES
+
+
+def _levels(text: str) -> tuple[float, ...]:
+    """Deviations of noise, each once."""
+    found = spec.several("--noise", text, float)
+    checks.count("A dose", "a number of deviations (--noise)", len(found), most=MOST_LEVELS)
+    if len(set(found)) < len(found):
+        raise SettingError(f"Expected every deviation of --noise once, got {text}.")
+    return found
 
 
 def _noise(*, updates: int = UPDATES) -> tuple[Picture, int]:

@@ -55,7 +55,7 @@ def run_panel(
     except KeyboardInterrupt:
         if any(each.result for each in trials):
             return whole(INTERRUPTED)
-        store.write_interrupted(place, "interrupted before anything was attacked")
+        store.write_interrupted(place, "interrupted before anything was attacked", made=made)
         return None
     except Exception:
         if any(each.result for each in trials):  # the attacks before the one that failed are kept

@@ -24,6 +24,8 @@ def run(asked: options.Reproduce) -> None:
     if not asked.claims and asked.name is None:
         raise SettingError("Expected the name of a table or figure, got none; see dosimeter reproduce --list.")
     files.check_writable(asked.out)
+    if asked.results is not None:
+        files.check_writable(asked.results, instead="--results")
     check_folder(asked.out)
     place_of(asked.on)  # which refuses a place that is none
     if asked.name == MAP:

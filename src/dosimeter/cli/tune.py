@@ -32,11 +32,12 @@ def run(asked: options.Tune) -> None:
     """Tune, keep the preset, and show both attacks on shadows and on victims."""
     tuning = _tuning(asked)
     folder = place(asked, "tune", apart=("trials", "budget", "at_once", "name", "workers", "overwrite", "victims"))
+    usual = safe({"attack": asked.attack, "model": asked.model, "defense": asked.defense})
+    name = usual if asked.name is None else asked.name
+    goes = presets.check_name(name, overwrite=asked.overwrite, folder=folder)
     if asked.dry_run:
         _plan(tuning, folder)
         return
-    name = asked.name or safe({"attack": asked.attack, "model": asked.model, "defense": asked.defense})
-    goes = presets.check_name(name, overwrite=asked.overwrite, folder=folder)
     write_config(folder)
     with going_on(folder):
         with bar(f"tune {name}", tuning.total) as advance:

@@ -34,7 +34,7 @@ def gradient(target: Target, images: Tensor, labels: Tensor, rng: torch.Generato
     try:
         update = target.gradient(images, labels) if step is None else step(target, target.parameters, images, labels)
     except (RuntimeError, ValueError, IndexError) as reason:  # such as statistics of one value a channel, or no label
-        raise ModelError(f"The client's step cannot be taken: {theirs.words(reason)}.") from reason
+        raise ModelError(f"The client's step cannot be taken: {theirs.words(reason).rstrip('.')}.") from reason
     return {name: g.detach() for name, g in update.items()}
 
 
@@ -149,6 +149,8 @@ def as_batch(made: object, images: Tensor, labels: Tensor) -> tuple[Tensor, Tens
             f"The defense makes {got} of a batch, expected images {tuple(images.shape)} and labels "
             f"{tuple(labels.shape)}; return both."
         )
+    if not labels.is_floating_point() and labels.min() >= 0 > made[1].min():  # type: ignore[index]
+        raise SettingError(f"The defense makes the label {int(made[1].min())} of a batch, expected classes from 0 on.")  # type: ignore[index]
     return made  # type: ignore[return-value]
 
 

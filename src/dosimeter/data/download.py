@@ -3,6 +3,8 @@
 import hashlib
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError
@@ -24,7 +26,8 @@ _PASSING = {408, 429}  # refusals that may pass, as all from 500 on may
 def download(url: str, destination: Path, md5: str, *, title: str) -> None:
     """Fetch a file: resumed after a cut, compared with its checksum and only then given its name.
 
-    Until then it is `destination.part`, from which a later call goes on. `title` is the data set's name.
+    Until then it is `destination.part`, from which a later call goes on; whoever wants the same meanwhile waits for it.
+    `title` is the data set's name.
     """
     if urlsplit(url).scheme not in ("http", "https"):
         raise DataError(f"Cannot download {url}: expected an address that starts with http:// or https://.")
@@ -33,25 +36,61 @@ def download(url: str, destination: Path, md5: str, *, title: str) -> None:
     part = destination.with_name(destination.name + ".part")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        left_over = part.exists()
     except OSError as error:
         raise _unwritable(destination, error) from error
-    with bar(f"{title}: {destination.name}", None, bytes_=True) as advance:
-        _persist(url, part, advance, title)
-    found = _md5(part)
-    if found != md5:
+    with _alone(part):
+        if destination.is_file() and _md5(destination) == md5:  # by whom we waited for
+            return
+        left_over = _size(part) > 0
+        with bar(f"{title}: {destination.name}", None, bytes_=True) as advance:
+            _persist(url, part, advance, title)
+        found = _md5(part)
+        if found == md5:
+            try:
+                os.replace(part, destination)
+            except OSError as error:
+                raise _unwritable(destination, error) from error
+            return
         part.unlink()
-        if not left_over:
-            raise DataError(
-                f"{url} gave a file of md5 {found}, expected {md5}; it was deleted. {_BY_HAND.format(title)}"
-            )
-        # The beginning may stem from an older version of the file, so the server gets a second chance.
-        download(url, destination, md5, title=title)
-        return
+    if not left_over:
+        raise DataError(f"{url} gave a file of md5 {found}, expected {md5}; it was deleted. {_BY_HAND.format(title)}")
+    # The beginning may stem from an older version of the file, so the server gets a second chance.
+    download(url, destination, md5, title=title)
+
+
+@contextmanager
+def _alone(part: Path) -> Iterator[None]:
+    """The part as nobody's else, once others have let go of it; one that nothing was written to is removed."""
     try:
-        os.replace(part, destination)
+        handle = _held(part)
     except OSError as error:
-        raise _unwritable(destination, error) from error
+        raise _unwritable(part, error) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if not os.fstat(handle).st_size and os.path.samestat(os.fstat(handle), part.stat()):
+                part.unlink()
+        os.close(handle)
+
+
+def _held(part: Path) -> int:
+    """The open file, locked where files have locks; others may have renamed or removed it while we waited."""
+    while True:
+        handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            import fcntl  # which Windows lacks
+
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except (ImportError, OSError):
+            return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), part.stat()):
+                return handle
+        os.close(handle)
 
 
 def _persist(url: str, part: Path, advance: Advance, title: str) -> None:
@@ -88,7 +127,7 @@ def _fetch(url: str, part: Path, advance: Advance) -> None:
     with response:
         at = response.headers.get("Content-Range", "").removeprefix("bytes ").split("-")[0]
         if response.status == 206 and at != str(have):
-            part.unlink()
+            os.truncate(part, 0)
             raise ConnectionError(f"the server resumed at byte {at!r}, expected {have}")
         done = have if response.status == 206 else 0  # 200: the server ignores ranges and starts over
         length = response.headers.get("Content-Length")

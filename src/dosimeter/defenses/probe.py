@@ -16,6 +16,7 @@ from torch import Tensor
 from dosimeter import trees
 from dosimeter.channel import Clip, Fact, Facts, Hides, Mask, Noise, Rounding, Tensors
 from dosimeter.defenses.base import Around, Chain, Defense, parts
+from dosimeter.errors import UpdateError
 from dosimeter.rng import stream
 from dosimeter.types import Gradient, Moment
 
@@ -81,6 +82,13 @@ def facts_of(defense: Defense, gradient: Gradient, moment: Moment, seed: int) ->
 def probe(defense: Defense, gradient: Gradient, moment: Moment, seed: int) -> Facts:
     """The facts that show in what a defense makes of one gradient."""
     calm = _try(defense, gradient, moment, seed)
+    if strange := [
+        name for name, tried in calm.items() if not tried.sent.isfinite().all() and tried.given.isfinite().all()
+    ]:
+        raise UpdateError(
+            f"The defense {type(defense).__name__} makes NaN or infinity of the update's tensor {strange[0]!r}; "
+            "expected finite numbers."
+        )
     noisiest = max(_blur(tried) / max(tried.size, 1e-30) for tried in calm.values())
     volume = LOUD * max(1.0, noisiest)
     loud = _try(defense, {name: volume * g for name, g in gradient.items()}, moment, seed)

@@ -75,7 +75,8 @@ def determining(case: Case, victims: Victims, v: int, at: int = 0) -> tuple[Netw
     """One update of one round: the network at the truth, the information of each tensor, and how these are seen."""
     fixed = clients.client_draws(case.client.target, case.client.defense, _stream(case, victims, v, "client"))
     network = _network(case, victims, v, at, fixed)
-    trees.check_update(network.gradient, case.client.target.parameters)
+    sent = {name: g.float() for name, g in network.gradient.items()}  # the dose is in float64, clients are not
+    trees.check_update(sent, case.client.target.parameters)
     how = channels.seen(case.channel, network.gradient, batch=victims.batch)
     if case.public is not None:
         others = others_of(network, case.public, how.kept, case.clients)

@@ -119,7 +119,8 @@ def _activations(target: Target) -> tuple[int, list[Call]]:
     blank = torch.zeros(2, *target.shape).to(target.mean)  # batch norm with the statistics of its batch refuses one
     with torch.no_grad():
         calls = watch(target.model, lambda: target.model(blank), is_leaf)
-    return sum(call.output.numel() for call in calls if isinstance(call.output, Tensor)) // len(blank), calls
+    held = sum(call.output.numel() for call in calls if isinstance(call.output, Tensor))
+    return max(held, blank.numel()) // len(blank), calls  # a model may do its work outside of layers
 
 
 def client_bytes(target: Target, images: int) -> int:

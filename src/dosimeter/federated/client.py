@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dosimeter import clients, defenses
 from dosimeter.data.shares import Places
 from dosimeter.defenses import Defense, Moment, changes_gradient
+from dosimeter.errors import SettingError
 from dosimeter.federated.federation import Federation, State, clips_examples
 from dosimeter.federated.protocol import Protocol
 from dosimeter.rng import numpy_stream, stream
@@ -111,6 +112,8 @@ class _Trainer:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.federation.protocol.precision == "bfloat16"):
             output = self.model(images)
         output = output.to(images) if isinstance(output, Tensor) else output
+        if self._batch is not None:
+            _check_labels(labels, output)
         loss = self.federation.loss(output, labels)
         if self._secrets or self._fixed:
             extra = self.target.penalty(self.model)
@@ -149,6 +152,16 @@ def set_secrets(model: nn.Module, drawn: Secrets) -> None:
 
 def changes_batches(defense: Defense) -> bool:
     return any(type(part).on_batch is not Defense.on_batch for part in defenses.parts(defense))
+
+
+def _check_labels(labels: Tensor, output: object) -> None:
+    """Refuse classes that a defense made and the model does not have."""
+    classes = not labels.is_floating_point() and isinstance(output, Tensor) and output.ndim == 2
+    if classes and len(labels) and int(labels.max()) >= output.shape[1]:  # type: ignore[attr-defined]
+        raise SettingError(
+            f"The defense makes the label {int(labels.max())} of a batch, expected one of the model's "
+            f"{output.shape[1]} classes."  # type: ignore[attr-defined]
+        )
 
 
 def augmented(images: Tensor, rng: np.random.Generator) -> Tensor:

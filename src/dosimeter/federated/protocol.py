@@ -66,9 +66,9 @@ class Protocol:
         if (self.epochs is None) == (self.steps is None):
             raise SettingError(f"A round needs epochs or steps, one of them; got {self.epochs} and {self.steps}.")
         for name in ("clients", "rounds", "epochs", "steps", "batch_size", "patience"):
-            checks.count("Training", name, getattr(self, name))
+            checks.count("Training", name, getattr(self, name), most=checks.MOST_STEPS)
         for drop in self.drops:
-            checks.count("Training", "rounds of drops", drop, least=0)
+            checks.count("Training", "rounds of drops", drop, least=0, most=checks.MOST_STEPS)
         checks.share("Training", "a share of clients in a round", self.share, zero=False)
         checks.share("Training", "a share kept for validation", self.validation, one=False)
         checks.share("Training", "a factor at drops", self.factor, zero=False)

@@ -203,8 +203,11 @@ def _entry(name: str, settings: Mapping[str, object] | None) -> Entry:
             raise SettingError(unknown(f"setting of the model {name!r}", setting, entry.settings()))
     for setting, value in (settings or {}).items():
         for number in value if isinstance(value, Sequence) else (value,):
-            if isinstance(number, int | float):
+            if isinstance(number, float):
                 checks.at_least(f"The model {name!r}", setting, number, 0)
+            elif isinstance(number, int) and not isinstance(number, bool) and setting != "depth":
+                checks.count(f"The model {name!r}", setting, number)
             if setting == "depth" and isinstance(number, int):
-                checks.count(f"The model {name!r}", setting, number, 0, MOST_DEPTH)
+                # The class token of a ViT sees the image through blocks alone.
+                checks.count(f"The model {name!r}", setting, number, int(name.startswith("vit")), MOST_DEPTH)
     return entry

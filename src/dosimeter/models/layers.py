@@ -9,6 +9,7 @@ from typing import Literal, TypeVar, get_args
 
 from torch import Tensor, nn
 
+from dosimeter import checks
 from dosimeter.errors import SettingError, unknown
 
 Activation = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "softplus", "sigmoid", "tanh", "identity"]
@@ -68,6 +69,9 @@ def conv(inputs: int, outputs: int, size: int, *, stride: int = 1, bias: bool, p
 
 def dense_layers(sizes: Sequence[int], activation: Activation, *, bias: bool, dropout: float = 0.0) -> nn.Sequential:
     """Fully connected layers from each size to the next, activated."""
+    checks.share("A layer", "a dropout", dropout, one=False)
+    if dropout and len(sizes) < 2:
+        raise SettingError(f"A dropout of {dropout:g} does nothing without hidden layers in the head; leave it out.")
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs, bias=bias), nonlinear(activation)]

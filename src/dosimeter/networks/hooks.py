@@ -1,10 +1,11 @@
 """Which layers a run calls, with what, and what they give."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 
@@ -32,10 +33,17 @@ def hooked(
     place = nn.Module.register_forward_pre_hook if before else nn.Module.register_forward_hook
     hooks = [place(layer, partial(see, name), **how) for name, layer in layers]
     try:
-        yield
+        with _as_written(model):
+            yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _as_written(model: nn.Module) -> AbstractContextManager[object]:
+    """Layers as they are written: what torch.compile made of them before does not call hooks that came later."""
+    compiled = any(type(layer).__name__ == "OptimizedModule" for layer in model.modules())
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 def watch(model: nn.Module, run: Callable[[], object], which: Which) -> list[Call]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dosimeter import theirs as programs
 from dosimeter.errors import ModelError
 from dosimeter.rng import stream
 from dosimeter.servers.base import find_classifier, watch
@@ -191,12 +192,15 @@ def _step(model: nn.Module, images: Tensor, *, turned: bool = False) -> dict[str
     With `turned` the images come in reverse and the output is turned back.
     """
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    with torch.enable_grad():
+    with torch.enable_grad(), programs.running("The model's step on images of noise cannot be taken", ModelError):
         output = model(images.flip(0)).flip(0) if turned else model(images.clone())
         weights = torch.randn(output.shape, generator=stream(0, "loss")).to(output)
         slopes = torch.autograd.grad((weights * output).sum(), list(parameters.values()), allow_unused=True)
     given = zip(parameters, slopes, strict=True)
-    return {"": output.detach()} | {n: torch.zeros_like(parameters[n]) if g is None else g for n, g in given}
+    made = {"": output.detach()} | {n: torch.zeros_like(parameters[n]) if g is None else g for n, g in given}
+    if strange := [name or "output" for name, tensor in made.items() if not tensor.float().isfinite().all()]:
+        raise ModelError(f"The model's step on images of noise is not finite in {strange[0]!r}; do not train on it.")
+    return made
 
 
 def _differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[str]:

@@ -16,11 +16,14 @@ from typing import Any, Protocol
 
 import torch
 
-from dosimeter import theirs
+from dosimeter import checks, theirs
 from dosimeter.errors import DosimeterError, OutputError, SettingError
 from dosimeter.sweeps.store import Status, Store
 
 HERE, LOCAL, RAY = "here", "local", "ray"
+
+MOST = 1024
+"""Processes side by side; nobody has the cores for more."""
 
 WAIT = 0.5
 """Seconds between two looks at items that another process runs, at most."""
@@ -258,12 +261,14 @@ def place_of(on: str) -> Place:
         except ImportError:
             raise SettingError(f"--on {on} needs Ray; install it with pip install 'dosimeter[ray]'.") from None
         return Cluster(on if rest.startswith("//") else rest or None)
-    if name != LOCAL or not rest.isdecimal() or int(rest) < 1:
+    if name != LOCAL or not rest.isdecimal():
         raise SettingError(
             f"Expected a place to run trials (--on), here, local:2, ray or the address of a Ray cluster as "
             f"ray://HOST:10001 or ray:HOST:6379, got {on!r}."
         )
-    return Local(int(rest))
+    many = int(rest[:10])  # thousands of digits are no number for Python
+    checks.count(f"--on {LOCAL}:{rest[:10]}", "a number of processes", many, most=MOST)
+    return Local(many)
 
 
 def why(error: Exception) -> str:

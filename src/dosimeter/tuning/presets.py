@@ -44,8 +44,8 @@ def _scores(tried: Tried) -> dict[str, Any]:
 
 def check_name(name: str, *, overwrite: bool, folder: Path) -> Path:
     """Where a preset of that name goes, refused before any work where another tuning's is there."""
-    if not re.fullmatch(r"[\w.=+-]+", name) or name.startswith("."):
-        raise SettingError(f"Expected a name of letters, digits and .=+-_ (--name), got {name!r}.")
+    if not re.fullmatch(r"[\w.=+-]{1,100}", name) or name.startswith("."):
+        raise SettingError(f"Expected a name of letters, digits and .=+-_ (--name), at most 100, got {name[:120]!r}.")
     place, mine = tuned.place_of(f"{name}"), folder / f"{name}{tuned.ENDING}"
     if place.exists() and not overwrite and not (mine.exists() and mine.read_bytes() == place.read_bytes()):
         raise SettingError(f"{str(place)!r} is there already, of another tuning; choose another --name or --overwrite.")

@@ -6,7 +6,7 @@ from math import sqrt
 
 import torch
 
-from dosimeter import clients, rng
+from dosimeter import clients, rng, trees
 from dosimeter.channel import Channel, Clip, Draws, Fact, Mask, Noise, Rounding, Transforms
 from dosimeter.defenses import Chain, Defense, Moment, parts
 from dosimeter.defenses.probe import facts_of
@@ -33,6 +33,7 @@ def channel_of(defense: Defense, target: Target, labels: torch.Tensor, seed: int
     images = torch.rand(len(labels), *target.shape, generator=rng.stream(seed, "probe", "image")).to(target.mean)
     ran = replace(target, drawn=clients.draw_secrets(target, len(images), rng.stream(seed, "probe", "draws")))
     update = clients.gradient(ran, images, labels, rng.stream(seed, "probe", "order"))
+    trees.check_update(update, update)  # noise that is measured on NaN would seem to hide everything
     facts, measured = facts_of(defense, update, Moment(0, len(images), ran, images, labels), seed)
     bound = defense.clips()
     if bound is not None and not any(isinstance(fact, Clip) for fact in facts):
