@@ -58,10 +58,8 @@ def markdown(item: Item, found: Sequence[Measured], scale: Scale) -> str:
         parts.append(f"Cut at this scale: {', '.join(cut)}.")
     if not marked:
         return "\n\n".join(parts)
-    if item.differs:
-        parts.append(item.differs)
-    elif any(apart(row, item) for row in found if not row.why_not):
-        parts.append("Why figures differ was not found out.")
+    if any(apart(row, item) for row in found if not row.why_not):
+        parts.append(item.differs or "Why figures differ was not found out.")
     return "\n\n".join(parts)
 
 
