@@ -48,7 +48,7 @@ BASES: dict[str, tuple[Base, ...]] = {
     "compare": (Base(("compare", *SHORT, *ROUNDS, "--defense", "none", *DRY)),),
     "calibrate": (Base(("calibrate", *SHORT, *ROUNDS, "--defense", "noise:sigma=0.01", *DRY), sane=(("plan", ""),)),),
     "sweep": (Base(("sweep", *SHORT, "--attack", "ig", *DRY), any=("show",)),),
-    "tune": (Base(("tune", *SHORT, "--attack", "ig", "--trials", "2", "--shadows", "1", *DRY), sane=NAMES),),
+    "tune": (Base(("tune", *SHORT, "--attack", "ig", "--trials", "2", "--shadows", "1", *DRY), sane=(*NAMES, ("victims", "0"))),),
     "train-generator": (
         Base(("train-generator", *DATA, "--epochs", "1", "--latent", "2", "--width", "1", "--images", "4")),
     ),
