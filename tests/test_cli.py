@@ -401,7 +401,7 @@ REFUSALS = [
     (("--model", "convnet:width"), "key=value", "'width'"),
     (("--model", "convnet:width=8,width=9"), "given twice", "'width'"),
     (("--model", "convnet:width=0"), "needs width of at least 1", "got 0"),
-    (("--model", "convnet:width=-2"), "needs width of at least 0", "got -2"),
+    (("--model", "convnet:width=-2"), "needs width of at least 1", "got -2"),
     (("--model", "cnn-bayes:hidden=8+x"), "expects a whole number", "'x'"),
     (("--model", "resnet18:depth=19"), "depth of 18, 20", "19"),
     (("--batch-norm", "batch"), "The model has no batch norm", "--batch-norm batch"),

@@ -8,7 +8,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 LONGEST = 120.0
@@ -41,8 +41,11 @@ def start(work: Callable[[], None], place: Path, said: str = "said.txt") -> int:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        os._exit(code)
+        try:
+            with suppress(OSError):  # of a disk that is full
+                sys.stdout.flush()
+        finally:
+            os._exit(code)  # whatever comes: this is no place for a child to go on
 
 
 def warm(work: Callable[[], None], place: Path) -> None:

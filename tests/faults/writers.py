@@ -3,6 +3,8 @@
 What is finished is {name: mark}, where the mark is another one whenever the same is made again.
 """
 
+import logging
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,6 +173,9 @@ def _flower() -> None:
 
     from dosimeter.flower import Keep, run_here
 
+    for handler in logging.getLogger("flwr").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.stream = sys.stderr  # and not that of when Flower was imported, which may be closed
     client, server = ClientApp(), ServerApp()
 
     @client.train()
@@ -188,6 +193,7 @@ def _flower() -> None:
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         torch.manual_seed(0)
+        random.seed(0)  # by which Flower orders the nodes, and so what it adds up
         first = ArrayRecord({"weight": torch.randn(20000), "bias": torch.zeros(3)})
         Keep(FedAvg(), "out").start(grid, first, num_rounds=6)
 

@@ -24,8 +24,9 @@ SHORT = (*TASK, *ONE, "--steps", "2")
 DRY = ("--dry-run",)
 ROUNDS = ("--protocol", "ppp:rounds=1,clients=2")
 
-NAMES = tuple(("name", each) for each in ("=", "+", "nan", "-1", "99999999999999999999", "1e308+nan"))
-"""Words that name a tuned attack as well as others."""
+NAMES = ("=", "+", "nan", "-1", "99999999999999999999", "1e308+nan")
+TUNED = (*(("name", each) for each in NAMES), ("victims", "0"))
+"""Words that name a tuned attack as well as others, and to compare it on no victims."""
 
 BASES: dict[str, tuple[Base, ...]] = {
     "audit": (
@@ -48,7 +49,7 @@ BASES: dict[str, tuple[Base, ...]] = {
     "compare": (Base(("compare", *SHORT, *ROUNDS, "--defense", "none", *DRY)),),
     "calibrate": (Base(("calibrate", *SHORT, *ROUNDS, "--defense", "noise:sigma=0.01", *DRY), sane=(("plan", ""),)),),
     "sweep": (Base(("sweep", *SHORT, "--attack", "ig", *DRY), any=("show",)),),
-    "tune": (Base(("tune", *SHORT, "--attack", "ig", "--trials", "2", "--shadows", "1", *DRY), sane=NAMES),),
+    "tune": (Base(("tune", *SHORT, "--attack", "ig", "--trials", "2", "--shadows", "1", *DRY), sane=TUNED),),
     "train-generator": (
         Base(("train-generator", *DATA, "--epochs", "1", "--latent", "2", "--width", "1", "--images", "4")),
     ),

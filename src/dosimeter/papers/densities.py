@@ -59,7 +59,10 @@ def away_of(prior: str, density: str, *, points: int, steps: int, restarts: int)
         restarts=restarts,
         stop=Stop(steps=steps),
     )
-    away: Tensor = (search(target, [seen], seed=0).images - truth).flatten(1).norm(dim=1)
+    found = search(target, [seen], seed=0)
+    if found.interrupted:  # a search hears Ctrl-C and gives what it has by then, which is not what was asked for
+        raise KeyboardInterrupt
+    away: Tensor = (found.images - truth).flatten(1).norm(dim=1)
     return away
 
 
