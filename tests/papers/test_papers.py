@@ -186,6 +186,20 @@ def test_accuracy_is_kept_within_points_and_compared_row_by_row() -> None:
     assert claim.judge(found, ours=True).held is Held.UNTESTED
 
 
+def test_a_training_that_was_cut_says_nothing_of_accuracies() -> None:
+    checks = (Kept(rows=("a",), against=("b",)), Stated(rows=("a",), quantity="ssim", below=0.4))
+    claim = Claim(name="c", where="p. 1", item="x/y", checks=checks)
+    assert claim.judge(rows(a=0.3, b=0.2)).held is Held.HELD
+    assert claim.judge(rows(a=0.1, b=0.2)).held is Held.NOT
+    for mine in (0.1, 0.3):
+        judged = claim.judge(rows(a=mine, b=0.2), cut="5 of 200 rounds of training")
+        assert judged.held is Held.UNTESTED
+        assert "held in 1 of 2 checks so far: ssim" in judged.evidence
+    alone = Claim(name="c", where="p. 1", item="x/y", checks=checks[:1])
+    judged = alone.judge(rows(a=0.1, b=0.2), cut="5 of 200 rounds of training")
+    assert judged.evidence == "a: 10.00 against 20.00 %; but trainings were cut: 5 of 200 rounds of training"
+
+
 def test_a_quantity_is_higher_by_a_factor() -> None:
     check = Higher(rows=("a",), than=("b",), quantity="ssim", by=2.0)
     assert check.judge(rows(a=0.8, b=0.4), ours=False).held is Held.HELD

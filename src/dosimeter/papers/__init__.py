@@ -42,7 +42,12 @@ def find(name: str) -> Item:
 def judge_all(folder: str | Path, *, scale: Scale = "laptop") -> list[tuple[Claim, Judged, Judged]]:
     """Every claim with what the kept rows of its item say of it, by the paper's own attack and by ours."""
     found = {name: recall(ITEMS[name], folder, scale=scale) for name in dict.fromkeys(each.item for each in CLAIMS)}
-    return [(each, each.judge(found[each.item]), each.judge(found[each.item], ours=True)) for each in CLAIMS]
+    judged = []
+    for claim in CLAIMS:
+        rows, item = found[claim.item], ITEMS[claim.item]
+        cut = ", ".join(each for each in missing(item, scale) if "rounds of training" in each)
+        judged.append((claim, claim.judge(rows, cut=cut), claim.judge(rows, ours=True, cut=cut)))
+    return judged
 
 
 __all__ = [

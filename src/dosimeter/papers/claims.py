@@ -133,12 +133,24 @@ class Claim:
     item: str
     checks: tuple[Check, ...]
 
-    def judge(self, found: Sequence[Measured], *, ours: bool = False) -> Judged:
-        """All checks together: not held where one is not, and not tested where one of them is not."""
-        each = [check.judge(found, ours=ours) for check in self.checks]
+    def judge(self, found: Sequence[Measured], *, ours: bool = False, cut: str = "") -> Judged:
+        """All checks together: not held where one is not, and not tested where one of them is not.
+
+        Args:
+            cut: how trainings were cut, which then say nothing of accuracies after whole ones.
+        """
+        each = [_unless_cut(check, check.judge(found, ours=ours), cut) for check in self.checks]
         done = [one for one in each if one.held is not Held.UNTESTED]
         told = "; ".join(one.evidence for one in done or each[:1])
         return together([one.held for one in done], told, len(each), "checks") if done else each[0]
+
+
+def _unless_cut(check: Check, judged: Judged, cut: str) -> Judged:
+    """A training that ended early says as little as such a search."""
+    of = "accuracy" if isinstance(check, Kept) else getattr(check, "quantity", "")
+    if not cut or judged.held is Held.UNTESTED or not QUANTITIES[of].accuracy:
+        return judged
+    return Judged(Held.UNTESTED, f"{judged.evidence}; but trainings were cut: {cut}")
 
 
 def together(kinds: Sequence[Held], told: str, of: int, what: str = "rows") -> Judged:
