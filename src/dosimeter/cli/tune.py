@@ -34,7 +34,7 @@ def run(asked: options.Tune) -> None:
     folder = place(asked, "tune", apart=("trials", "budget", "at_once", "name", "workers", "overwrite", "victims"))
     usual = safe({"attack": asked.attack, "model": asked.model, "defense": asked.defense})
     name = usual if asked.name is None else asked.name
-    goes = presets.check_name(name, overwrite=asked.overwrite, folder=folder)
+    goes = presets.check_name(name, overwrite=asked.overwrite or asked.dry_run, folder=folder)
     if asked.dry_run:
         _plan(tuning, folder)
         return
