@@ -67,6 +67,8 @@ def compare(settings: Sequence[Trial] = SETTINGS, told: Callable[[str], None] = 
         if said:
             planned, taken = map(int, said.split())
             found.append(Row(words, planned, taken))
+        else:
+            told(f"not measured: {words}")
     return found
 
 
