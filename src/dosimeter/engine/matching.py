@@ -272,7 +272,8 @@ class Matcher:
     def _holds_in_double(self, x: Tensor, y: Tensor) -> bool:
         """Whether the chain of this model gives autograd's numbers in float64, on the first victim.
 
-        Candidates are looked at one by one: all of them in float64 would take several times what a tile takes.
+        Candidates are looked at one by one, and two images of each: it is the program that is looked at, and a whole batch
+        in float64, its second derivatives written out, would take several times what a tile takes.
         """
         if self._chain is None:
             return False
@@ -286,7 +287,7 @@ class Matcher:
             return twin._try(lambda x, y: twin._set_chain(kind, x, y, y, first), x, y, alone, closely=True) is None
 
         try:
-            return all(holds(x[at : at + 1].double(), y[at : at + 1]) for at in range(len(x)))
+            return all(holds(x[at : at + 1, :2].double(), y[at : at + 1, :2]) for at in range(len(x)))
         except RuntimeError:  # such as a model with constants in float32
             return False
 
