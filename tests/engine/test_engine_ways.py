@@ -228,3 +228,28 @@ def test_a_matcher_leaves_nothing_behind(way: Way | None) -> None:
         assert not any(tensor() is not None for tensor in held)
     finally:
         gc.enable()
+
+
+class OfSix(nn.Module):
+    """Takes no other number of images than six."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert len(x) == 6
+        out: Tensor = self.layer(x.flatten(1)).tanh()
+        return out
+
+
+@pytest.mark.parametrize("way", ["chain", "tape", "vmap", "one by one", None])
+def test_batches_beyond_those_that_are_tried_have_the_same_numbers(way: Way | None) -> None:
+    """Ways are compared on a few images of a batch and used on all of them."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, CLASSES))
+    assert engine.matching.FEW < 7
+    check(make(model, (1, 4, 4), batch=7), way, taken=(way,) if way else FAST)
+
+
+def test_a_model_of_one_number_of_images_alone_is_tried_on_all_of_them() -> None:
+    check(make(OfSix(), (1, 4, 4), batch=6), None, taken=(*FAST, "one by one"))

@@ -34,6 +34,13 @@ from dosimeter.types import Gradient, Secrets, Statistics, Target, Way
 
 Compare = Callable[[Tensor, Tensor], Tensor]
 
+FEW = 4
+"""Images of a batch on which ways are compared: with second derivatives written out a whole one takes far more memory
+than a step does."""
+
+ODD = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
+"""What models and their layers raise where a way does not suit them."""
+
 JUMPS = 20.0
 """How many times as far as by rounding numbers may be apart in float32 for a look in float64 to be worth it."""
 
@@ -190,30 +197,43 @@ class Matcher:
         """The fastest way that gives the plain one's numbers on the first candidate and on two made up beside it.
 
         One candidate would not do: a model may mix the images of its batch, or overwrite what this one leaves as it is.
+        Of large batches `FEW` images are tried, unless the model takes no other number of them than all.
         """
-        x, y, u = self._trial(images, labels, secrets)
-        first = torch.zeros(len(x), dtype=torch.long, device=images.device)
+        whole = images.shape[1]
+        few = whole if secrets or self._statistics or self._target.step is not None else min(FEW, whole)
         try:
-            alone = self._alone(x, y, u)
-        except RuntimeError as error:
-            raise ModelError(f"The model cannot be differentiated twice: {_first_line(error)}.") from error
+            x, y, u, alone = self._plainly(images[:, :few], labels[:, :few], secrets)
+        except (ModelError, *ODD):
+            if few == whole:
+                raise
+            few = whole
+            x, y, u, alone = self._plainly(images, labels, secrets)
         if not _agree(self._alone(x, y, u), alone):
             raise ModelError(
                 "Two simulations of the same step differ: the model or loss draws random numbers. "
                 "An attack needs a deterministic model; take the randomness out of it or express it as a defense."
             )
         reasons: list[str] = []
+
+        def first(x: Tensor) -> Tensor:
+            return torch.zeros(len(x), dtype=torch.long, device=x.device)
+
         ways: list[tuple[Way, Callable[[Tensor, Tensor], Callable[[Tensor], Products]]]] = [
-            ("chain", lambda x, y: self._set_chain(Chain, x, labels, y, first)),
-            ("chain", lambda x, y: self._set_chain(Transformer, x, labels, y, first)),
-            ("tape", lambda x, y: self._set_tape(x, y, first, u, lifted=False)),
-            ("tape", lambda x, y: self._set_tape(x, y, first, u, lifted=True)),
-            ("vmap", lambda x, y: self._set_vmap(y, first, u)),
+            ("chain", lambda x, y: self._set_chain(Chain, x, labels, y, first(x))),
+            ("chain", lambda x, y: self._set_chain(Transformer, x, labels, y, first(x))),
+            ("tape", lambda x, y: self._set_tape(x, y, first(x), u, lifted=False)),
+            ("tape", lambda x, y: self._set_tape(x, y, first(x), u, lifted=True)),
+            ("vmap", lambda x, y: self._set_vmap(y, first(x), u)),
         ]
         for way, set_up in ways:
             if self._forced not in (None, way):
                 continue
             reason = self._try(set_up, x, y, alone, closely=way != "chain" or x.dtype != torch.float32)
+            if reason is None and few < whole:
+                try:
+                    set_up(images[:1].detach(), labels[:1])
+                except (NotStraight, *ODD) as error:
+                    reason = _first_line(error)
             if reason is None:
                 self.way, self.why = way, "; ".join(reasons)
                 return
@@ -222,6 +242,16 @@ class Matcher:
         if self._forced not in (None, "one by one"):
             raise ModelError(f"The way {self._forced!r} does not work for this model: {'; '.join(reasons)}.")
         self.way, self.why = "one by one", "; ".join(reasons)
+
+    def _plainly(
+        self, images: Tensor, labels: Tensor, secrets: Secrets
+    ) -> tuple[Tensor, Tensor, Secrets, tuple[Products, Tensor]]:
+        """What ways are tried on, and its numbers by the plain one."""
+        x, y, u = self._trial(images, labels, secrets)
+        try:
+            return x, y, u, self._alone(x, y, u)
+        except RuntimeError as error:
+            raise ModelError(f"The model cannot be differentiated twice: {_first_line(error)}.") from error
 
     def _trial(self, images: Tensor, labels: Tensor, secrets: Secrets) -> tuple[Tensor, Tensor, Secrets]:
         """The first candidate, and where the model stays finite on them also two of noise, all with its labels.
@@ -263,7 +293,7 @@ class Matcher:
             found = self._slope(set_up(x, y), x)
         except NotStraight as reason:
             return str(reason)
-        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
+        except ODD as error:
             return _first_line(error)
         if _agree(found, alone) or (not closely and _agree(found, alone, jumps=JUMPS) and self._holds_in_double(x, y)):
             return None
@@ -272,8 +302,8 @@ class Matcher:
     def _holds_in_double(self, x: Tensor, y: Tensor) -> bool:
         """Whether the chain of this model gives autograd's numbers in float64, on the first victim.
 
-        Candidates are looked at one by one, and two images of each: it is the program that is looked at, and a whole batch
-        in float64, its second derivatives written out, would take several times what a tile takes.
+        Candidates are looked at one by one, and two images of each: it is the program that is looked at, and a whole
+        batch in float64, its second derivatives written out, would take several times what a tile takes.
         """
         if self._chain is None:
             return False
