@@ -93,7 +93,12 @@ def test_parts_may_be_words_as_on_the_command_line() -> None:
 def test_a_panel_in_python_is_the_attack_auto() -> None:
     model, victims = small_model(), some_victims(1)
     whole = dm.panel(model, victims, steps=2, defense="noise:sigma=0.1")
-    assert [row.attack for row in whole.panel][:3] == ["analytic", "analytic, rounds averaged", "density"]
+    assert [row.attack for row in whole.panel][:4] == [
+        "analytic",
+        "analytic, rounds averaged",
+        "coarse to fine",
+        "density",
+    ]
     assert "attacks were tried" in whole.verdict
     named = dm.audit(model, victims, attack="auto:steps=2", defense="noise:sigma=0.1")
     assert named.document() == whole.document()

@@ -90,7 +90,7 @@ def test_a_panel_says_at_which_attack_and_step_it_is(monkeypatch: pytest.MonkeyP
     for _ in audit_panel(setting, steps=300):
         pass
     said = sys.stderr.getvalue()  # type: ignore[attr-defined]
-    assert "attack 2 of 3: ig, 2 victims" in said
-    assert "attack 3 of 3: all revealed, 2 victims" in said
+    assert "attack 2 of 4: coarse to fine, 2 victims" in said
+    assert "attack 4 of 4: all revealed, 2 victims" in said
     assert "/300" in said
-    assert "left for all 3" in said
+    assert "left for all 4" in said
