@@ -112,7 +112,7 @@ def _short(value: float | None) -> str:
     return "" if value is None else f"{value:.5g}"
 
 
-def points(lines: Mapping[str, Lines], most: int = 50) -> str:
+def points(lines: Mapping[str, Lines], most: int = 20) -> str:
     """What lines go through, of many points so many evenly, the first and the last among them."""
     out = io.StringIO()
     pen = csv.writer(out, lineterminator="\n")

@@ -1,7 +1,7 @@
 """What papers claim, as checks of what was measured: by the paper's own attack and by the strongest of ours."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -22,6 +22,9 @@ class Judged(NamedTuple):
 
 class Check(Protocol):
     """Something that rows of an item can show."""
+
+    @property
+    def quantity(self) -> str: ...
 
     def judge(self, found: Sequence[Measured], *, ours: bool) -> Judged: ...
 
@@ -78,6 +81,7 @@ class Kept:
     rows: tuple[str, ...]
     against: tuple[str, ...]
     within: float = 0.0
+    quantity: str = field(default="accuracy", init=False)
 
     def judge(self, found: Sequence[Measured], *, ours: bool) -> Judged:
         pairs, chosen = [], named(found, self.rows)
@@ -147,8 +151,7 @@ class Claim:
 
 def _unless_cut(check: Check, judged: Judged, cut: str) -> Judged:
     """A training that ended early says as little as such a search."""
-    of = "accuracy" if isinstance(check, Kept) else getattr(check, "quantity", "")
-    if not cut or judged.held is Held.UNTESTED or not QUANTITIES[of].accuracy:
+    if not cut or judged.held is Held.UNTESTED or not QUANTITIES[check.quantity].accuracy:
         return judged
     return Judged(Held.UNTESTED, f"{judged.evidence}; but trainings were cut: {cut}")
 

@@ -1,4 +1,7 @@
-"""Which ways to search deep networks are worth their cost: equal steps, on images of the attacker's own."""
+"""Which ways to search deep networks are worth their cost: equal steps, on images of the attacker's own.
+
+With noise on updates too, where the densities of the Bayes paper are the rival.
+"""
 
 from dosimeter.studies.study import Row, Study
 
@@ -23,6 +26,11 @@ STUDY = Study(
         Row(model=model, attack=words, steps=STEPS, victims=1, shadows=8 if model != "resnet18" else 2)
         for model in _NETWORKS
         for words in _WAYS
+    )
+    + tuple(
+        Row(model=model, attack=words, defense="noise:sigma=0.01", steps=STEPS, victims=1, shadows=8)
+        for model in ("lenet", "cnn")
+        for words in ("ig", "ig:coarse=auto", "bayes:density=gaussian,scale=0.01")
     ),
-    columns=("model", "attack", "steps", "PSNR", "without the update", "SSIM", "seconds"),
+    columns=("model", "defense", "attack", "steps", "PSNR", "without the update", "SSIM", "seconds"),
 )

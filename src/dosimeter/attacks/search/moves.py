@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -107,6 +108,7 @@ def low_waves(images: Tensor, times: int) -> Tensor:
     return down @ images @ across
 
 
+@cache
 def _keeping(size: int, waves: int) -> Tensor:
     """The symmetric (size, size) that keeps the first cosine waves and drops the others."""
     places = (torch.arange(size, dtype=torch.float64) + 0.5) / size

@@ -18,8 +18,6 @@ ROUNDS = 10
 UPDATES = 4
 """Updates of one client, each of another batch, that an attacker who ties them together waits for."""
 
-COARSE = "coarse to fine"
-
 
 class Contender(NamedTuple):
     """One attack of a panel."""
@@ -31,14 +29,20 @@ class Contender(NamedTuple):
     same_client: int = 1
 
 
-def contenders(channel: Channel, *, steps: Steps) -> list[Contender]:
-    """The panel for a defense; its searches take so many steps, or as many as they need."""
+def contenders(channel: Channel, *, steps: Steps, waves: bool = True) -> list[Contender]:
+    """The panel for a defense; its searches take so many steps, or as many as they need.
+
+    Args:
+        waves: whether the model's images may be searched from coarse to fine.
+    """
     plain = presets.inverting_gradients(steps=steps)
     draws = [fact for fact in channel.facts if isinstance(fact, Draws)]
     knowing = replace(plain, secrets=treatments.Joint()) if draws else plain
     panel = [Contender(plain, "published", "Inverting Gradients, as if there were no defense")]
-    waves = replace(presets.inverting_gradients(steps=steps, coarse="auto"), name=COARSE, secrets=knowing.secrets)
-    panel.append(Contender(waves, "adaptive", "the same from coarse to fine"))
+    if waves:
+        coarse = presets.inverting_gradients(steps=steps, coarse="auto")
+        coarse = replace(coarse, name="coarse to fine", secrets=knowing.secrets)
+        panel.append(Contender(coarse, "adaptive", "the same, a quarter of an image's waves first, then half of them"))
     if draws:
         panel += _against_draws(plain)
     for fact in channel.facts:

@@ -18,7 +18,7 @@ from dosimeter.attacks import Attack, Steps, presets
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.observe import like
 from dosimeter.auditing.panel.channels import channel_of
-from dosimeter.auditing.panel.contenders import COARSE, Contender, contenders
+from dosimeter.auditing.panel.contenders import Contender, contenders
 from dosimeter.auditing.records import COMPLETE, INTERRUPTED
 from dosimeter.auditing.result import Interrupted, Result, Trial
 from dosimeter.auditing.run import PATIENCE, estimate, perform
@@ -98,7 +98,7 @@ def audit_panel(
 def _in_turn(job: Job, channel: Channel, steps: Steps) -> list[Contender]:
     """The panel, cheap and strong attacks first."""
     turns = {"adaptive": 1, "published": 2, "control": 3}
-    panel = [one for one in contenders(channel, steps=steps) if one.attack.name != COARSE or _has_waves(job)]
+    panel = contenders(channel, steps=steps, waves=_has_waves(job))
     return sorted(panel, key=lambda one: _searches(one, job) and turns[one.role])
 
 
