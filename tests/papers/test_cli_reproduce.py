@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from dosimeter import papers
+from dosimeter import files, papers
 from dosimeter.cli import app, reproduced
+from dosimeter.papers.claims import Claim, Stated
 from dosimeter.papers.item import Case, Cut, Item
 from dosimeter.sweeps import Course, Trial
 
@@ -104,6 +105,34 @@ def test_claims_are_judged_by_what_is_kept(mine: Path) -> None:
     none = f"0 held, 0 not held, {len(papers.CLAIMS)} not tested"
     assert f"by the papers' own attacks: {none}; by ours: {none}." in out
     assert none in (mine / "results/claims-laptop.md").read_text()
+
+
+def test_claims_are_judged_by_files_where_the_store_has_nothing(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = Claim(
+        name="mine: images are read",
+        where="here",
+        item=MINE.key,
+        checks=(Stated(rows=("digits", "none"), quantity="ssim", above=-1.0),),
+    )
+    monkeypatch.setattr(papers, "CLAIMS", (claim,))
+    assert call(MINE.key, "--results", "results", "--redact")[0] == 0
+    by_store = papers.judge_all("runs/papers")
+    assert by_store[0][1].held is papers.Held.HELD
+    assert papers.judge_all("elsewhere")[0][1].held is papers.Held.UNTESTED
+    assert papers.judge_all("elsewhere", results=mine / "results") == by_store
+    rows = papers.from_document(files.read_json(mine / "results/mine-table1-laptop.json"))
+    for row, kept in zip(rows, papers.recall(MINE, "runs/papers"), strict=True):
+        assert row.name == kept.name
+        assert {key: each.pair for key, each in row.values.items()} == {
+            key: each.pair for key, each in kept.values.items()
+        }
+        assert (row.by, row.verdict, row.evidence, row.why_not) == (kept.by, kept.verdict, kept.evidence, kept.why_not)
+        for name in ("read", "read_by", "short", "short_by"):
+            told, was = getattr(row, name), getattr(kept, name)
+            assert (told and (told.hits, told.of)) == (was and (was.hits, was.of))
+    (mine / "results/mine-table1-laptop.json").write_text('{"rows": [{"name": 3}]}')
+    code, _, err = call("--claims", "--out", "elsewhere", "--results", "results")
+    assert (code, "mine-table1-laptop.json" in err) == (2, True)
 
 
 @given(st.integers(1, 300))

@@ -584,7 +584,7 @@ class Reproduce:
         None,
     )
     list: bool = _of(_plain("List all tables and figures.", "--list"), False)
-    claims: bool = _of(_plain("Judge every claim of the papers by what is kept in the folder.", "--claims"), False)
+    claims: bool = _of(_plain("Judge every claim by what --out keeps, or files of --results.", "--claims"), False)
     scale: HowMuch = _of(_plain("smoke: does it run; laptop: an hour at most; paper: as published."), HowMuch.laptop)
     ours: bool = _of(_plain("Also set every attack made for a defense on the same victims.", "--ours/--own-only"), True)
     out: Path = _of(

@@ -97,7 +97,7 @@ def _map(asked: options.Reproduce) -> None:
 
 def _claims(asked: options.Reproduce) -> None:
     """Every claim before what is kept; nothing is run for it."""
-    judged = papers.judge_all(asked.out, scale=asked.scale.value)
+    judged = papers.judge_all(asked.out, scale=asked.scale.value, results=asked.results)
     table = papers.claims_table(judged)
     console.markdown(table)
     if asked.results:

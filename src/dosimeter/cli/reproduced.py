@@ -32,7 +32,7 @@ def write(
     Originals and reconstructions are among these unless `redact`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    name = f"{item.paper}-{item.name}-{scale}"
+    name = item.stem(scale)
     seconds = sum(row.seconds for row in found)
     drawn = figures(item, found)
     shown = [f"![{what}]({name}{_tail(what)}.svg)" for what in drawn]

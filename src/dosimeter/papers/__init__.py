@@ -11,9 +11,11 @@ claims      what papers claim, and whether it held
 field       the map of the field; atlas: its page
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from dosimeter.errors import SettingError, unknown
+from dosimeter import files
+from dosimeter.errors import DataError, SettingError, unknown
 from dosimeter.papers import bayes, cvb, fedkl, ig, ppp
 from dosimeter.papers.claims import Claim, Held, Judged
 from dosimeter.papers.estimate import Estimate, estimate
@@ -22,7 +24,7 @@ from dosimeter.papers.measured import Measured
 from dosimeter.papers.missing import missing
 from dosimeter.papers.quantities import Value
 from dosimeter.papers.run import recall, reproduce
-from dosimeter.papers.show import cells, claims_table, document, head, markdown, page
+from dosimeter.papers.show import cells, claims_table, document, from_document, head, markdown, page
 
 PAPERS = (ppp, bayes, ig, cvb, fedkl)
 
@@ -39,15 +41,42 @@ def find(name: str) -> Item:
     return ITEMS[name]
 
 
-def judge_all(folder: str | Path, *, scale: Scale = "laptop") -> list[tuple[Claim, Judged, Judged]]:
-    """Every claim with what the kept rows of its item say of it, by the paper's own attack and by ours."""
-    found = {name: recall(ITEMS[name], folder, scale=scale) for name in dict.fromkeys(each.item for each in CLAIMS)}
+def judge_all(
+    folder: str | Path, *, scale: Scale = "laptop", results: Path | None = None
+) -> list[tuple[Claim, Judged, Judged]]:
+    """Every claim with what the rows of its item say of it, by the paper's own attack and by ours; nothing is run.
+
+    Args:
+        folder: a store of trials.
+        results: files that `dosimeter reproduce --results` wrote, for items of which these have more rows.
+    """
+    items = dict.fromkeys(each.item for each in CLAIMS)
+    found = {name: _kept(ITEMS[name], folder, scale, results) for name in items}
     judged = []
     for claim in CLAIMS:
-        rows, item = found[claim.item], ITEMS[claim.item]
-        cut = ", ".join(each for each in missing(item, scale) if "rounds of training" in each)
+        rows, missed = found[claim.item]
+        cut = ", ".join(each for each in missed if "rounds of training" in each)
         judged.append((claim, claim.judge(rows, cut=cut), claim.judge(rows, ours=True, cut=cut)))
     return judged
+
+
+def _kept(item: Item, folder: str | Path, scale: Scale, results: Path | None) -> tuple[list[Measured], list[str]]:
+    """Rows of an item with what was cut of them, by its store or by a file, whichever has more."""
+    rows = recall(item, folder, scale=scale)
+    path = results and results / f"{item.stem(scale)}.json"
+    if path and path.is_file():
+        try:
+            written = files.read_json(path, finite=True)
+            told, cut = from_document(written), [str(each) for each in written["cut"]]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"Expected rows of {item.key}, got {path}: {error}; run it again.") from error
+        if _ran(told) > _ran(rows):
+            return told, cut
+    return rows, missing(item, scale)
+
+
+def _ran(rows: Sequence[Measured]) -> int:
+    return sum(not row.why_not for row in rows)
 
 
 __all__ = [
@@ -69,6 +98,7 @@ __all__ = [
     "document",
     "estimate",
     "find",
+    "from_document",
     "head",
     "judge_all",
     "markdown",

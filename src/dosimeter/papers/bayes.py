@@ -73,7 +73,7 @@ def _fifth() -> tuple[Case, ...]:
     return tuple(found)
 
 
-_WIDE = Cut(victims=1, steps=100, ours=False)
+_WIDE = Cut(victims=1, steps=60, ours=False)
 """Of ConvNet-64, which takes a second for a few steps."""
 
 SOTERIA = "dense.0.weight"
@@ -127,7 +127,7 @@ _TABLE: dict[str, Any] = {
     "paper": "bayes",
     "heading": ("data", "defense", "step", "attack"),
     "quantities": ("psnr_unclipped", "psnr", "ssim"),
-    "laptop": Cut(victims=16, tries=4, panel=200),
+    "laptop": Cut(victims=8, tries=2, panel=60),
     "smoke": replace(SMOKE, trained=True),
 }
 
@@ -139,10 +139,10 @@ ITEMS = (
         | {
             "heading": ("defense", "after", "number"),
             "laptop": Cut(
-                victims=2,
-                steps=300,
+                victims=1,
+                steps=100,
                 batches=50,
-                panel=50,
+                panel=20,
                 within=tuple((name, _WIDE) for name in ATS),
             ),
             "smoke": replace(SMOKE, cases=1, ours=False),

@@ -110,11 +110,11 @@ def _behind() -> tuple[Case, ...]:
 
 
 _TABLE: dict[str, Any] = {"paper": "fedkl"}
-_TRAINED = Cut(rounds=2, batches=50, within=(("ResNet-32", Cut(skip=True)),))
+_TRAINED = Cut(rounds=2, batches=25, within=(("ResNet-32", Cut(skip=True)),))
 _BY_ATTACK = (
     ("ResNet-20", Cut(skip=True)),
-    ("GRNN", Cut(victims=4, steps=300, panel=100)),
-    ("IG", Cut(victims=4, steps=1000, panel=100)),
+    ("GRNN", Cut(victims=2, steps=150, panel=40)),
+    ("IG", Cut(victims=2, steps=500, panel=40)),
 )
 
 ITEMS = (
@@ -135,7 +135,7 @@ ITEMS = (
         heading=("attack", "model", "data", "lock"),
         quantities=("rmse_bytes", "psnr_bytes", "lpips_vgg", "lpips", "ssim"),
         cases=_attacked(),
-        laptop=Cut(victims=4, steps=100, panel=100, within=_BY_ATTACK),
+        laptop=Cut(victims=2, steps=60, panel=40, within=_BY_ATTACK),
     ),
     Item(
         **_TABLE,
@@ -154,7 +154,7 @@ ITEMS = (
         heading=("attack", "model", "data", "shared"),
         quantities=("rmse_bytes", "psnr_bytes", "lpips", "ssim"),
         cases=_shared(),
-        laptop=Cut(victims=4, steps=300, panel=100),
+        laptop=Cut(victims=2, steps=150, panel=40),
         figure="pictures",
     ),
     Item(

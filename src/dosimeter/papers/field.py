@@ -42,7 +42,7 @@ TRAINING = {
     "laptop": "ppp:rounds=5,epochs=none,steps=16",
     "paper": "ppp:perturbed=update",
 }
-CUTS = {"smoke": Cut(victims=1, panel=2), "laptop": Cut(victims=4, panel=200), "paper": Cut(victims=128)}
+CUTS = {"smoke": Cut(victims=1, panel=2), "laptop": Cut(victims=2, panel=40), "paper": Cut(victims=128)}
 
 
 class Attacked(NamedTuple):

@@ -76,7 +76,7 @@ def _batch() -> tuple[Case, ...]:
     return (Case(name=("100",), trial=trial),)
 
 
-_WIDE = Cut(victims=4, steps=200, panel=20)
+_WIDE = Cut(victims=4, steps=100, panel=10, within=(("L-BFGS", Cut(victims=4, steps=10, panel=10)),))
 _ALONE = replace(SMOKE, cases=1, ours=False)
 """One row of networks that are slow by themselves."""
 _TABLE: dict[str, Any] = {
@@ -99,7 +99,7 @@ ITEMS = (
         figure="bars",
     ),
     Item(
-        **_TABLE | {"laptop": Cut(victims=1, steps=100, rounds=5, batches=2, ours=False)},
+        **_TABLE | {"laptop": Cut(victims=1, steps=60, rounds=5, batches=2, ours=False)},
         name="fig4",
         about="ResNets of several depths after ten epochs (setting C).",
         heading=("model",),
@@ -108,7 +108,7 @@ ITEMS = (
     ),
     Item(
         **_TABLE
-        | {"laptop": Cut(victims=1, steps=100, ours=False, within=(("100", Cut(steps=20, victims=1, ours=False)),))},
+        | {"laptop": Cut(victims=1, steps=60, ours=False, within=(("100", Cut(steps=8, victims=1, ours=False)),))},
         name="fig9",
         about="Several local steps, at several rates.",
         heading=("steps", "rate"),

@@ -149,6 +149,10 @@ class Item:
     def key(self) -> str:
         return f"{self.paper}/{self.name}"
 
+    def stem(self, scale: Scale) -> str:
+        """How files of it at a scale begin."""
+        return f"{self.paper}-{self.name}-{scale}"
+
     def at(self, scale: Scale) -> "Item":
         """As much of it as a scale runs."""
         if scale == "paper":

@@ -112,9 +112,11 @@ def _traces() -> tuple[Case, ...]:
 
 
 _LAPTOP = Cut(victims=8, steps=500, rounds=5, batches=8, seeds=1, panel=100)
+_MANY = replace(_LAPTOP, victims=4, steps=400, panel=30)
+"""Of tables of dozens of rows."""
 _OTHERS = (
-    ("ViT", Cut(victims=2, steps=200, trainings=False, panel=50)),
-    ("ResNet", Cut(victims=1, steps=60, trainings=False, panel=20)),
+    ("ViT", Cut(victims=1, steps=100, trainings=False, panel=15)),
+    ("ResNet", Cut(victims=1, steps=30, trainings=False, panel=8)),
 )
 """Networks of which little fits."""
 _TRAINED = replace(SMOKE, trainings=True)
@@ -146,7 +148,7 @@ ITEMS = (
         quantities=SCORES,
         cases=_all("MLP"),
         seeds=3,
-        laptop=_LAPTOP,
+        laptop=_MANY,
         threshold=0.4,
         differs=_DIFFERS,
     ),
@@ -158,7 +160,7 @@ ITEMS = (
         quantities=SCORES,
         cases=_all("LeNet", "ResNet", "ViT"),
         seeds=3,
-        laptop=replace(_LAPTOP, within=_OTHERS),
+        laptop=replace(_MANY, within=_OTHERS),
         threshold=0.4,
         differs=_DIFFERS,
     ),
@@ -181,7 +183,7 @@ ITEMS = (
         heading=("data", "defense"),
         quantities=("steps",),
         cases=_steps(),
-        laptop=replace(_LAPTOP, steps=4000),
+        laptop=replace(_MANY, steps=4000),
         threshold=0.4,
     ),
     Item(
@@ -203,7 +205,7 @@ ITEMS = (
         quantities=("accuracy", "ssim"),
         cases=_all("MLP", "LeNet", "ResNet", "ViT"),
         seeds=3,
-        laptop=replace(_LAPTOP, within=_OTHERS),
+        laptop=replace(_MANY, within=_OTHERS),
         figure="tradeoff",
         threshold=0.4,
         differs=_DIFFERS,

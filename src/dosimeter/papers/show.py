@@ -1,6 +1,6 @@
 """An item's rows as a table: measured beside published, and where they differ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dosimeter.metrics import Rate
@@ -13,6 +13,8 @@ from dosimeter.sweeps.table import as_table
 
 APART = "≠"
 """Beside a number that differs from the paper's by more than both spreads."""
+RATES = ("read", "read_by", "short", "short_by")
+"""Counts of images in a row, as they are written."""
 
 
 def head(item: Item) -> list[str]:
@@ -35,6 +37,10 @@ def cells(item: Item, found: Sequence[Measured], *, marked: bool = True) -> list
         read = _count(row.read_by) if row.read_by else "-"
         rows.append([*row.name, *shown, row.by or "-", best, read, row.evidence or "-"])
     return rows
+
+
+def _rate(pair: Sequence[int] | None) -> Rate | None:
+    return None if pair is None else Rate(*pair)
 
 
 def _count(rate: Rate) -> str:
@@ -84,13 +90,12 @@ def document(item: Item, found: Sequence[Measured], scale: Scale) -> dict[str, A
     rows = [
         {
             "name": list(row.name),
-            "measured": {name: value.pair for name, value in row.values.items() if name in item.quantities},
+            "measured": {name: value.pair for name, value in row.values.items()},
             "published": {name: published[row.name].get(name) for name in item.quantities},
             "differ": [] if row.why_not else apart(row, item),
             "strongest": row.strongest and row.strongest.pair,
             "by": row.by,
-            "read": row.read and [row.read.hits, row.read.of],
-            "read_by": row.read_by and [row.read_by.hits, row.read_by.of],
+            **{name: (rate := getattr(row, name)) and [rate.hits, rate.of] for name in RATES},
             "verdict": row.verdict,
             "evidence": row.evidence,
             "not_run": row.why_not,
@@ -98,6 +103,26 @@ def document(item: Item, found: Sequence[Measured], scale: Scale) -> dict[str, A
         for row in found
     ]
     return {"item": item.key, "scale": scale, "cut": missing(item, scale), "rows": rows}
+
+
+def from_document(written: Mapping[str, Any]) -> list[Measured]:
+    """The rows that `document` wrote, without what only figures show."""
+    return [
+        Measured(
+            tuple(row["name"]),
+            {name: Value(*pair) for name, pair in row["measured"].items()},
+            strongest=row["strongest"] and Value(*row["strongest"]),
+            by=row["by"],
+            verdict=row["verdict"],
+            evidence=row["evidence"],
+            why_not=row["not_run"],
+            read=_rate(row["read"]),
+            read_by=_rate(row["read_by"]),
+            short=_rate(row["short"]),
+            short_by=_rate(row["short_by"]),
+        )
+        for row in written["rows"]
+    ]
 
 
 def page(item: Item, found: Sequence[Measured], scale: Scale) -> dict[str, Any]:
