@@ -460,3 +460,16 @@ def test_lint_is_timed_in_a_process_of_its_own_beside_torch() -> None:
     (row,) = (line.split() for line in ran.output.splitlines() if line.startswith("lenet"))
     whole, beside, _ = (float(each) for each in row[1::2])
     assert whole > beside > 0
+
+
+def test_planned_memory_stands_beside_what_is_taken(tmp_path: Path) -> None:
+    figure = tmp_path / "memory.svg"
+    found = CliRunner().invoke(app, ["bench", "memory", "--only", "restarts", "--figure", str(figure), "--json"])
+    assert found.exit_code == 0, found.output
+    (row,) = json.loads(found.stdout)
+    assert "restarts=8" in row["words"]
+    assert row["planned"] > 2**20
+    assert row["taken"] > 2**20
+    assert "<svg" in figure.read_text()
+    wrong = CliRunner().invoke(app, ["bench", "memory", "--only", "nothing"])
+    assert wrong.exit_code == 2

@@ -51,7 +51,7 @@ def flat(tensor: Tensor) -> Tensor:
     return tensor.reshape(len(tensor), -1)
 
 
-def rows(tree: T, where: Tensor) -> T:
+def rows(tree: T, where: Tensor | slice) -> T:
     """The chosen rows of every tensor in a tensor, dict, tuple or NamedTuple; everything else stays as it is."""
     if isinstance(tree, Tensor):
         return cast(T, tree[where])

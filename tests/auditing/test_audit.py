@@ -122,7 +122,7 @@ def test_chunks_do_not_change_the_result() -> None:
         small_model(),
         some_victims(5),
         attack=QUICK,
-        resources=dm.Resources(dtype=torch.float64, budget=900_000, workers=1),
+        resources=dm.Resources(dtype=torch.float64, budget=1_600_000, workers=1),
     )
     side = dm.audit(
         small_model(), some_victims(5), attack=QUICK, resources=dm.Resources(dtype=torch.float64, workers=3)

@@ -44,7 +44,7 @@ def test_tiles_cover_all_victims_within_the_budget(
     assert 1 <= found.workers <= workers
     assert found.workers <= -(-victims // found.victims)  # no worker without a tile
     assert 0 < found.bytes <= budget
-    assert found.bytes % (found.workers * found.victims) == 0
+    assert found.bytes % found.workers == 0
     assert found == engine.plan(network(), **asked)
     steady = engine.plan(network(), **asked, steady=True)
     assert steady.victims == engine.plan(network(), **{**asked, "victims": 1, "workers": 1}, steady=True).victims
@@ -58,9 +58,18 @@ def test_more_restarts_images_and_local_training_take_more_memory() -> None:
     def each(target: Target, **asked: int) -> int:
         return engine.plan(target, **{"victims": 1, "batch": 1, "restarts": 1, "workers": 1, **asked}).bytes
 
-    assert each(network(), restarts=3) > each(network(), restarts=2) > each(network())
-    assert each(network(), batch=3) > each(network(), batch=2) > each(network())
-    assert each(network(step=clients.LocalTraining(steps=2, lr=0.1))) > each(network())
+    assert each(network(), restarts=9) > each(network(), restarts=6) > each(network())
+    assert each(network(), batch=24) > each(network(), batch=16) > each(network())
+    assert each(network(step=clients.LocalTraining(steps=20, lr=0.1))) > each(network())
+    assert each(network(), aside=10_000) == each(network()) + 10_000 * network().mean.element_size()
+
+
+def test_what_ways_are_compared_on_counts_for_few_victims_alone() -> None:
+    def taken(victims: int) -> int:
+        return engine.plan(network(), victims=victims, batch=1, restarts=1, workers=1, steady=True).bytes
+
+    assert taken(1) < taken(2) < 2 * taken(1)  # beside three candidates one victim more is not much
+    assert taken(32) == 2 * taken(16)
 
 
 def test_a_victim_that_does_not_fit_is_refused_with_both_sizes() -> None:

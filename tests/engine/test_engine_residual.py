@@ -170,6 +170,7 @@ def test_what_residual_networks_hold_is_planned(side: int, batch: int) -> None:
     cross, squared = chain(images, labels, torch.arange(n))
     (cross + squared).sum().backward()
     held = 4 * sum(t.numel() for t in chain.memory._held.values())
-    planned = engine.plan(base.target, victims=1, batch=batch, restarts=1, workers=1).bytes
+    plan = engine.plan(base.target, victims=16, batch=batch, restarts=1, workers=1)
+    planned = plan.bytes / plan.victims
     seen = 8 * sum(p.numel() for p in model.parameters() if p.ndim != 2)  # the observation, twice
     assert 0.2 * n * (planned - seen) < held < n * (planned - seen)

@@ -52,6 +52,12 @@ def test_a_trial_is_told_from_all_others_by_what_determines_it() -> None:
     assert Trial(**TASK | {"protocol": "ppp:rounds=1"}).prepare().digest != trials[0]
 
 
+def test_updates_of_several_rounds_are_averaged_as_an_audit_does(tmp_path: Path) -> None:
+    found = sweep(TASK | {"rounds": 3, "defense": "noise:sigma=0.01"}, store=tmp_path / "store")
+    assert [(row["status"], row["rounds"]) for row in found.rows] == [("done", 3)]
+    assert "rounds averaged" in Trial(**TASK | {"rounds": 3}).prepare().audit.attack.name
+
+
 def test_a_changed_part_makes_anew_what_used_it_and_only_that(monkeypatch: pytest.MonkeyPatch) -> None:
     attack = presets.inverting_gradients()
     before = [versions.of(attack, each) for each in (defenses.Ats(), defenses.GaussianNoise(), defenses.NoDefense())]

@@ -96,8 +96,13 @@ def _ordered(groups: Sequence[Sequence[int]], parts: Sequence[Reconstruction]) -
     return trees.chosen(found, sorted(range(len(order)), key=order.__getitem__))
 
 
-def only(seen: Observation, who: Sequence[int]) -> Observation:
-    """What was seen of some of the victims, each of whom meets the random numbers that it meets among all."""
+def only(seen: Observation, who: Sequence[int] | slice) -> Observation:
+    """What was seen of some of the victims, each of whom meets the random numbers that it meets among all.
+
+    That of a slice is not copied.
+    """
+    if isinstance(who, slice):
+        return trees.rows(seen, who)._replace(ids=seen.ids[who], clients=seen.clients[who])
     chosen = trees.rows(seen, torch.tensor(who, device=next(iter(seen.gradient.values())).device))
     return chosen._replace(
         ids=tuple(seen.ids[v] for v in who), clients=tuple(seen.clients[v] for v in who if seen.clients)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dosimeter import clients, engine, fingerprint, rng, trees
 from dosimeter.attacks import Attack
+from dosimeter.attacks.stages import only
 from dosimeter.auditing.case import Attacker, Client, clipping, resolve
 from dosimeter.auditing.observe import clean, like, noticed, observe
 from dosimeter.auditing.planning import planned, trained
@@ -35,6 +36,8 @@ T = TypeVar("T")
 
 COPIES = 6
 """Of all images that are held until they are scored."""
+WORKER = 3 * 2**20
+"""Bytes that a worker takes in any case."""
 
 
 class Ran(NamedTuple):
@@ -85,8 +88,9 @@ class Job:
         """Steps of a search that is begun anew, where any is."""
 
     def _kept(self) -> int:
-        """Bytes of images that are held over all tiles: originals, what was found with and without updates."""
-        return COPIES * self.victims.images.numel() * self.victims.images.element_size()
+        """Bytes that are held over all tiles, of images (originals, what was found with and without updates), and by
+        workers in any case."""
+        return COPIES * self.victims.images.numel() * self.victims.images.element_size() + self.plan.workers * WORKER
 
     @property
     def trained(self) -> Trained | None:
@@ -144,12 +148,22 @@ class Job:
             seen = self.observe(victims, client)
             found = watches.ended(tile, noticed(attacker.read(seen, watches.of(tile)), seen))
             blind = attacker.guess(seen, watches.blind())
-            truth = attacker.attack.apart(attacker.target, clean(client, victims, self.threat), seen)
-            return Ran(found, blind, truth.detach().cpu())
+            return Ran(found, blind, self._truth(attacker, client, victims, seen))
 
         tiles = self._tiles(range(len(self.victims.ids)))
         found, blind, truth = zip(*self._side_by_side(tiles, work, advance, limit), strict=True)
         return Ran(on_cpu(found), on_cpu(blind), torch.cat(truth))
+
+    def _truth(self, attacker: Attacker, client: Client, victims: Victims, seen: Sequence[Observation]) -> Tensor:
+        """(V,) what the clients' own updates match, a client at a time: all of them would be as much as was seen."""
+        tied, many = self.audit.updates.same_client, len(victims.ids)
+        found = [
+            attacker.attack.apart(
+                attacker.target, clean(client, victims.take(part), self.threat), [only(each, part) for each in seen]
+            )
+            for part in (slice(first, first + tied) for first in range(0, many, tied))
+        ]
+        return torch.cat(found).detach().cpu()
 
     def run_again(self, attack: Attack, who: list[int], advance: Advance, *, limit: float) -> Reconstruction:
         """What another attack finds of some of the victims, or of the first of these before Ctrl-C."""

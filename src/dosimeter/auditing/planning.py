@@ -16,6 +16,7 @@ def planned(
         known: the same without what the attacker was not told.
     """
     cost, resources, local = audit.attack.cost(known, batch), audit.resources, trained(target, batch)
+    further = (audit.updates.rounds - 1) * sum(p.numel() for p in target.parameters.values())
     plan = engine.plan(
         target,
         victims=victims,
@@ -28,15 +29,11 @@ def planned(
         passes=cost.updates * max(cost.passes, local.steps if local else 1),
         budget=resources.budget,
         workers=1 if resources.compiled else resources.workers,
-        extra=cost.beside + _again(target, audit.updates.rounds) // max(1, cost.candidates),
+        extra=cost.beside + further // max(1, cost.candidates),
+        aside=further,  # of one client, without the defense
         steady=resources.steady,
     )
     return _with_clients(plan, target, batch, resources.budget)
-
-
-def _again(target: Target, rounds: int) -> int:
-    """Numbers of further rounds' updates: as seen, without the defense, and while their mean is taken."""
-    return 3 * (rounds - 1) * sum(p.numel() for p in target.parameters.values())
 
 
 def _with_clients(plan: engine.Plan, target: Target, batch: int, budget: int) -> engine.Plan:

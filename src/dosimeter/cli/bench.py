@@ -15,6 +15,7 @@ from dosimeter.cli.parts import print_json
 from dosimeter.errors import SettingError
 from dosimeter.lines import Grid, say
 from dosimeter.progress import duration
+from dosimeter.reports import charts
 from dosimeter.sweeps.costs import keep, prices
 from dosimeter.task import load_task
 
@@ -46,10 +47,12 @@ def engine(asked: options.Engine) -> None:
 
 def memory(asked: options.Memory) -> None:
     """Plan every audit, run it, and show both."""
-    settings = [each for each in planned.SETTINGS if (asked.only or "") in repr(each.words)]
+    settings = [each for each in planned.SETTINGS + planned.OTHERS if (asked.only or "") in repr(each.words)]
     if not settings:
         raise SettingError(f"No setting has {asked.only!r} in its words; give for instance --only batch.")
     found = planned.compare(settings, lambda words: err.print(escape(words), highlight=False))
+    if asked.figure:
+        charts.write_svg(asked.figure, planned.figure(found))
     if asked.json:
         print_json([each._asdict() | {"ratio": each.ratio} for each in found])
         return

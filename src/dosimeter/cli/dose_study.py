@@ -25,7 +25,12 @@ DEFENSES = {
     "cvb": (0.0, 1e-2),
 }
 """{defense: strengths of noise that are added to it}"""
-ATTACKS = ("analytic", "eliminate", "bayes:density=gaussian,scale=SIGMA,steps=STEPS")
+ATTACKS = (
+    "analytic",
+    "eliminate",
+    "bayes:density=gaussian,scale=SIGMA,steps=STEPS",
+    "ig:coarse=auto,steps=STEPS",
+)
 QUESTION = "How near do attacks come to what the dose says, image by image?"
 _NUMBERS = {"dimensions": int, "white": int} | dict.fromkeys(("sigma", "bits", "psnr", "here"), float)
 

@@ -695,6 +695,7 @@ class Memory:
     """Say what audits were planned to take of memory beside what they took at most, each in a process of its own."""
 
     only: str | None = _of(_plain("Only settings in whose words this stands: resnet18, batch, rounds."), None)
+    figure: Path | None = _of(_plain("Also draw both into this SVG."), None)
     json: bool = _of(_plain("Print the numbers as JSON.", "--json"), False)
 
 

@@ -20,7 +20,7 @@ from torch.func import grad, vmap
 from dosimeter.engine.chain import Chain
 from dosimeter.engine.contract import Contraction, Vectors, entry_losses
 from dosimeter.engine.layers import Part, Vector
-from dosimeter.engine.memory import TRIED
+from dosimeter.engine.memory import FEW, TRIED
 from dosimeter.engine.parts import InParts
 from dosimeter.engine.reading import NotStraight
 from dosimeter.engine.tape import Tape
@@ -34,9 +34,6 @@ from dosimeter.types import Gradient, Secrets, Statistics, Target, Way
 
 Compare = Callable[[Tensor, Tensor], Tensor]
 
-FEW = 4
-"""Images of a batch on which ways are compared: with second derivatives written out a whole one takes far more memory
-than a step does."""
 
 ODD = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 """What models and their layers raise where a way does not suit them."""

@@ -8,6 +8,7 @@ from dosimeter.engine.threads import twice_differentiable
 from dosimeter.types import Held, Target, call
 
 TRIED = 2  # candidates that are trained at once at least, to see whether they can be
+FEW = 4  # images of a batch on which ways are compared: written out, a whole one takes far more than a step does
 COMPARED = 8  # copies of all weights that an update and its comparison take, whatever led to it
 AROUND = 1.55  # what a candidate keeps under `vmap`, in units of what plain autograd does
 

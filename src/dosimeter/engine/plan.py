@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dosimeter.engine.contract import cheaper_dense
-from dosimeter.engine.memory import TRIED, training
+from dosimeter.engine.memory import FEW, TRIED, training
 from dosimeter.engine.tiles import PLACES
 from dosimeter.engine.winograd import Winograd
 from dosimeter.errors import SettingError
@@ -25,6 +25,14 @@ DEFAULT_BUDGET = 4 * 2**30  # bytes
 TILE = 4 * 2**20  # bytes of activations that a tile should have about, so that caches hold a good part of them
 MOST, LEAST = 64, 4  # candidates of a tile
 OWN = 1.5  # times the activations of its images that a client's step takes
+ACTIVE = 10  # times its activations that a candidate holds over both passes, windows of convolutions included
+COMPARED = 2.5  # candidates, three that are not all there at once, on which ways are compared before a tile begins,
+WRITTEN = 1.5  # and copies of all weights that each of them takes
+
+
+CURVED = (nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.CELU, nn.SELU, nn.Softplus, nn.Mish)
+"""Layers whose slopes are kept too."""
+DRAWN = 2  # times as much where clients draw numbers inside the model
 
 
 class Plan(NamedTuple):
@@ -51,13 +59,15 @@ def plan(
     budget: int = DEFAULT_BUDGET,
     workers: int | None = None,
     extra: int = 0,
+    aside: int = 0,
     steady: bool = False,
 ) -> Plan:
     """Cut victims into tiles for the workers, by default one a core.
 
-    A candidate holds its activations about twelve times over both passes, windows of convolutions included, and the
+    A candidate holds its activations several times over both passes, windows of convolutions included, and the
     gradients of layers that are written out (see `written_out`). An observation is held as seen and, but for the
-    matrices of linear layers under a single image, once more in the order in which it is compared. Of local training
+    matrices of linear layers under a single image, once more in the order in which it is compared. Before that ways are
+    compared on a few candidates, beside what was seen. Of local training
     see `training`. Restarts that do not fit run in turn, and so do the images of a batch of which one candidate does
     not fit; gradients are written out then.
 
@@ -67,30 +77,42 @@ def plan(
         together: whether restarts need each other and cannot run in turn.
         divisible: whether the images of a batch can be simulated apart.
         passes: of the model in one simulated update.
-        extra: numbers that a candidate takes beside it.
+        extra, aside: numbers that a candidate takes beside it, and that a tile does.
         steady: cut them by neither their number nor the workers, so that a part of them is cut as all are.
     """
     size = target.mean.element_size()
     weights = sum(p.numel() for p in target.parameters.values())
     image, calls = _activations(target)
     own, shared = (0, 0) if target.step else written_out(calls, batch)
+    image *= DRAWN if target.secrets else 1
     active = batch * image
     once = sum(p.numel() for p in target.parameters.values() if p.ndim == 2 and batch == 1 and not target.step)
-    step, stretch, least = passes * (12 * active + own + (4 * weights if target.step else 0)), None, 1
+    step, stretch, least = passes * (ACTIVE * active + own + (4 * weights if target.step else 0)), None, 1
     if isinstance(target.step, Measured):
         room, least = budget // size - 2 * weights, TRIED
         at_once = max(least, candidates * (restarts if together else 1))
         step, stretch = training(target, target.step.holds(batch), weights, passes, room // at_once)
-    one, held = size * candidates * (step + extra), size * (2 * weights - once + shared)
+    one, held, tile_once = size * candidates * (step + extra), size * (2 * weights - once), size * (shared + aside)
+    few = ACTIVE * (batch if target.secrets else min(FEW, batch)) * image
+    first = 0 if target.step else round(COMPARED * size * (passes * (few + own) + WRITTEN * weights))
     part = None
     if divisible and one + held > budget:
-        part = min(batch, max(1, budget // (2 * size * 12 * image)))
+        part = min(batch, max(1, budget // (2 * size * ACTIVE * image)))
         active = part * image
-        one, held = size * candidates * (8 * weights + extra), held + 12 * size * active
+        one, held = size * candidates * (8 * weights + extra), held + ACTIVE * size * active
+        first = 0  # there is one way
     if not together:  # parts are simulated one candidate after another in any case
-        restarts = 1 if part else max(1, min(restarts, (budget - held) // one))
+        restarts = 1 if part else max(1, min(restarts, (budget - held - tile_once) // one))
     each = restarts * one + held
-    most = max(restarts, least / candidates) * one + held
+
+    def bytes_of(tile: int) -> int:
+        return round(max(tile * each, least / candidates * one + held, tile * held + first) + tile_once)
+
+    def fits(room: int) -> int:
+        room -= tile_once
+        return max(1, min(room // each, (room - first) // max(1, held)))
+
+    most = bytes_of(1)
     cores = 1 if target.mean.device.type != "cpu" else max(1, workers or os.cpu_count() or 1)
     if most > budget:
         apart = "" if not together else ", which are compared with each other and run together,"
@@ -102,16 +124,15 @@ def plan(
     if target.mean.device.type != "cpu":
         fitting = victims  # a GPU wants all that memory allows
     if steady:
-        fitting = int(budget // each) if target.mean.device.type != "cpu" else min(fitting, int(budget // each))
+        fitting = fits(budget) if target.mean.device.type != "cpu" else min(fitting, fits(budget))
         tile = 2 ** (max(1, fitting).bit_length() - 1)  # so that the tiles of several attacks begin together
-        held = max(tile * each, round(most))
-        at_once = max(1, min(cores, -(-victims // tile), int(budget // held)))
-        return Plan(tile, at_once, at_once * held, restarts, stretch, part)
-    cores = min(cores, victims, int(budget // most))
-    tiles = -(-victims // min(fitting, budget // (each * cores)))
+        at_once = max(1, min(cores, -(-victims // tile), budget // bytes_of(tile)))
+        return Plan(tile, at_once, at_once * bytes_of(min(tile, victims)), restarts, stretch, part)
+    cores = min(cores, victims, budget // most)
+    tiles = -(-victims // min(fitting, fits(budget // cores)))
     tile = -(-victims // (-(-tiles // cores) * cores))  # as many rounds as are needed, all workers busy in each
     at_once = min(cores, -(-victims // tile))
-    return Plan(tile, at_once, at_once * max(tile * each, round(most)), restarts, stretch, part)
+    return Plan(tile, at_once, at_once * bytes_of(tile), restarts, stretch, part)
 
 
 def _activations(target: Target) -> tuple[int, list[Call]]:
@@ -119,7 +140,11 @@ def _activations(target: Target) -> tuple[int, list[Call]]:
     blank = torch.zeros(2, *target.shape).to(target.mean)  # batch norm with the statistics of its batch refuses one
     with torch.no_grad():
         calls = watch(target.model, lambda: target.model(blank), is_leaf)
-    held = sum(call.output.numel() for call in calls if isinstance(call.output, Tensor))
+    held = sum(
+        call.output.numel() * (2 if isinstance(call.layer, CURVED) else 1)
+        for call in calls
+        if isinstance(call.output, Tensor)
+    )
     return max(held, blank.numel()) // len(blank), calls  # a model may do its work outside of layers
 
 

@@ -180,7 +180,7 @@ def _traces() -> tuple[Case, ...]:
 
 
 _LAPTOP = Cut(victims=8, steps=1000, rounds=5, batches=16, seeds=1, panel=300)
-_MANY = replace(_LAPTOP, victims=4, steps=400, panel=60)
+_MANY = replace(_LAPTOP, victims=4, steps=400, rounds=3, batches=8, panel=60)
 """Of tables of dozens of rows."""
 _OTHERS = (
     ("ViT", Cut(victims=1, steps=100, trainings=False, panel=15)),

@@ -39,7 +39,7 @@ DEFENSES = {
 }
 TRAINING = {
     "smoke": "ppp:rounds=1,epochs=none,steps=1",
-    "laptop": "ppp:rounds=5,epochs=none,steps=16",
+    "laptop": "ppp:rounds=3,clients=5,epochs=none,steps=4",
     "paper": "ppp:perturbed=update",
 }
 CUTS = {"smoke": Cut(victims=1, panel=2), "laptop": Cut(victims=2, panel=40), "paper": Cut(victims=128)}

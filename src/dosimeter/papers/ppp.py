@@ -112,7 +112,7 @@ def _traces() -> tuple[Case, ...]:
 
 
 _LAPTOP = Cut(victims=8, steps=500, rounds=5, batches=8, seeds=1, panel=100)
-_MANY = replace(_LAPTOP, victims=4, steps=400, panel=30)
+_MANY = replace(_LAPTOP, victims=4, steps=400, rounds=3, batches=4, panel=30)
 """Of tables of dozens of rows."""
 _OTHERS = (
     ("ViT", Cut(victims=1, steps=100, trainings=False, panel=15)),

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from dosimeter import data, federated, fingerprint, spec
 from dosimeter import store as runs
-from dosimeter.attacks import Steps
+from dosimeter.attacks import AverageRounds, Steps
 from dosimeter.auditing import AUTO, Audit, Resources, Result, Scoring, Updates, audit_all, auto, part, perform
 from dosimeter.auditing.job import Job
 from dosimeter.auditing.panel.panel import attacks_of, audits_of
@@ -260,6 +260,7 @@ def _audited(trial: Trial) -> _Audited:
     task = _task(trial.model, trial.data, trial.seed, trial.size, trial.channels, trial.weights)
     steps = auto(trial.attack, trial.steps)
     attack = part("attack", "ig") if steps else part("attack", trial.attack, steps=trial.steps)
+    attack = AverageRounds(attack=attack) if trial.rounds > 1 else attack
     audit = Audit(
         model=task.model,
         victims=_victims(trial, task.dataset),

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from dosimeter.attacks.base import Around
@@ -33,5 +32,8 @@ class AverageRounds(Around):
 def average(observations: Sequence[Observation]) -> Observation:
     """One observation whose update is the mean of all; whatever else was seen is the first round's."""
     first = observations[0]
-    mean = {name: torch.stack([o.gradient[name] for o in observations]).mean(0) for name in first.gradient}
-    return first._replace(gradient=mean)
+    mean = {name: g.clone() for name, g in first.gradient.items()}
+    for each in observations[1:]:
+        for name, g in each.gradient.items():
+            mean[name] += g
+    return first._replace(gradient={name: g / len(observations) for name, g in mean.items()})
