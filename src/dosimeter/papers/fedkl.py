@@ -110,7 +110,10 @@ def _behind() -> tuple[Case, ...]:
 
 
 _TABLE: dict[str, Any] = {"paper": "fedkl"}
-_TRAINED = Cut(rounds=2, batches=25, within=(("ResNet-32", Cut(skip=True)),))
+_TRAINED = Cut(rounds=2, batches=25, within=(("ResNet-32", Cut(skip=True)), ("LeNet", Cut(rounds=20, batches=50))))
+_SHORT = "Trainings end long before the paper's do."
+_SHARE = f"{_SHORT} Why the lock is a larger share of LeNet here was not found out."
+_SEARCHES = "Searches end long before the paper's do, on as many images as are named."
 _BY_ATTACK = (
     ("ResNet-20", Cut(skip=True)),
     ("GRNN", Cut(victims=2, steps=150, panel=40)),
@@ -121,6 +124,7 @@ ITEMS = (
     Item(
         **_TABLE,
         name="table1",
+        differs=_SHORT,
         about="Accuracy with and without the lock.",
         heading=("training", "model", "data", "lock"),
         quantities=("accuracy",),
@@ -131,6 +135,7 @@ ITEMS = (
     Item(
         **_TABLE,
         name="table6",
+        differs=_SEARCHES,
         about="Attacks on models with and without the lock, in the paper's own units.",
         heading=("attack", "model", "data", "lock"),
         quantities=("rmse_bytes", "psnr_bytes", "lpips_vgg", "lpips", "ssim"),
@@ -140,6 +145,7 @@ ITEMS = (
     Item(
         **_TABLE,
         name="table3",
+        differs=_SHARE,
         about="Accuracy under each client's key, and the lock's share of the parameters.",
         heading=("model", "data", "key"),
         quantities=("accuracy", "gap", "share"),
@@ -150,6 +156,7 @@ ITEMS = (
     Item(
         **_TABLE,
         name="table7",
+        differs=_SEARCHES,
         about="What sharing the key, the lock's gradient or both gives away.",
         heading=("attack", "model", "data", "shared"),
         quantities=("rmse_bytes", "psnr_bytes", "lpips", "ssim"),
@@ -160,6 +167,7 @@ ITEMS = (
     Item(
         **_TABLE,
         name="fig4",
+        differs=_SHORT,
         about="Distributions behind the first batch norm, with its scale and shift, with and without the lock.",
         heading=("model", "data", "lock"),
         quantities=("accuracy", "deviation", "skewness"),
