@@ -39,6 +39,7 @@ CALLS = tuple(
         ),
         *((*_DOSE, *_own(name)) for name in ("gives_one_row", "gives_infinity")),
         (*_DOSE, *MODEL, "--out="),
+        (*_DOSE, *MODEL, "--out={files}"),
         (*_DOSE, *MODEL, "--plan=,"),
         ("audit", *DATA, "--victims", "1", "--steps", "2", "--decoys", "3", *_own("gives_one_row")),
         ("audit", *SHORT, *DRY, "--minutes", "99999999999999999999"),

@@ -50,6 +50,8 @@ OTHERS = (
     Trial(model="lenet", attack="ig", victims=16, batch=4),
     Trial(model="cnn", attack="ig", victims=4, batch=32),
     Trial(model="cnn", attack="ig", victims=32, defense="cvb"),
+    Trial(model="lenet", attack="ig", victims=24, defense="precode"),
+    Trial(model="cnn", attack="ig", victims=4, batch=8, defense="cvb"),
     Trial(model="mlp-2", attack="ig", victims=16),
     Trial(model="mlp", attack="ig", victims=40),
     Trial(model="convnet:width=16", attack="ig", victims=4, size=32),

@@ -57,7 +57,7 @@ def run(asked: options.Dose) -> None:
         asked.model, asked.data, seed=asked.seed, size=asked.size, channels=asked.channels, weights=asked.weights
     )
     victims = pick(asked, task.dataset)
-    folder = place(asked, "dose")
+    folder = place(asked, "dose", holds="dose.json")
     if asked.dry_run:
         planned(_what(task, victims, asked))
         return

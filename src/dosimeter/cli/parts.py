@@ -19,9 +19,9 @@ from dosimeter import checks, data, files, fingerprint, lines, metrics, spec, st
 from dosimeter.attacks import Attack, AverageOrders, GuessSteps, searching
 from dosimeter.auditing import Captured, Interrupted, InterruptedCapture, Resources, Result, Scoring, Survey, part
 from dosimeter.cli import console, options
-from dosimeter.cli.config import APART, given
+from dosimeter.cli.config import APART, RUN, given
 from dosimeter.cli.console import command, drawing, err, hint, out
-from dosimeter.errors import SettingError
+from dosimeter.errors import OutputError, SettingError
 from dosimeter.lines import Grid
 from dosimeter.progress import duration
 from dosimeter.reports import PAGE, kept, print_line, print_result, write_pages
@@ -94,12 +94,13 @@ def resources_of(asked: options.Machine) -> Resources:
     )
 
 
-def place(asked: Any, command: str, *, apart: tuple[str, ...] = (), store: bool = False) -> Path:
+def place(asked: Any, command: str, *, apart: tuple[str, ...] = (), store: bool = False, holds: str = "") -> Path:
     """The folder that was given, or one under runs/ of what was asked; refused before any work if not writable.
 
     Args:
         apart: options that runs in one folder may differ in.
         store: whether it is one of trials, which may hold nothing else.
+        holds: a pattern of what the command writes; a folder with other files and without it is refused.
     """
     said = {field.name: getattr(asked, field.name) for field in fields(asked)}
     told = {key: str(value) for key, value in said.items() if value is not None and key not in (*APART, "on", *apart)}
@@ -107,10 +108,20 @@ def place(asked: Any, command: str, *, apart: tuple[str, ...] = (), store: bool 
     words = {key: told[key] for key in usual if key in told}
     folder = asked.out or Path("runs") / "-".join(filter(None, (command, safe(words, told))))
     files.check_writable(folder)
+    if holds and not next(folder.glob(holds), None) and (other := next(_others(folder), None)):
+        raise OutputError(
+            f"Expected a new or empty folder, or one with {holds}, got {str(folder)!r} with {other.name!r}; choose "
+            "another --out."
+        )
     if store:
         check_folder(Path(folder))
         place_of(getattr(asked, "on", HERE))  # which refuses a place that is none
     return Path(folder)
+
+
+def _others(folder: Path) -> Iterator[Path]:
+    """What a folder holds but for what every command writes first."""
+    return (path for path in folder.glob("[!.]*") if path.name != RUN)
 
 
 def safe(words: Mapping[str, str], told: object = None) -> str:

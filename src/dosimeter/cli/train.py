@@ -29,7 +29,7 @@ THEN_FOLLOWED = "dosimeter compare says what defenses cost"
 def run(asked: options.Train) -> None:
     """Train with each seed, and write and print the rounds."""
     refuse("Training attacks nobody", "batch_norm", "indices", "split")
-    folder = place(asked, "train", apart=("seed", "seeds", "workers"))
+    folder = place(asked, "train", apart=("seed", "seeds", "workers"), holds="seed-*")
     tasks = [federation(asked, seed, asked.defense) for seed in range(asked.seed, asked.seed + asked.seeds)]
     if asked.dry_run:
         planned(_training(asked, asked.defense, tasks[0], asked.seeds, asked.workers))

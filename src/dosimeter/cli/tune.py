@@ -31,7 +31,12 @@ HEAD = ("attack", "on", "PSNR", "SSIM", "images read", "verdict")
 def run(asked: options.Tune) -> None:
     """Tune, keep the preset, and show both attacks on shadows and on victims."""
     tuning = _tuning(asked)
-    folder = place(asked, "tune", apart=("trials", "budget", "at_once", "name", "workers", "overwrite", "victims"))
+    folder = place(
+        asked,
+        "tune",
+        apart=("trials", "budget", "at_once", "name", "workers", "overwrite", "victims"),
+        holds="tune.jsonl",
+    )
     usual = safe({"attack": asked.attack, "model": asked.model, "defense": asked.defense})
     name = usual if asked.name is None else asked.name
     goes = presets.check_name(name, overwrite=asked.overwrite or asked.dry_run, folder=folder)

@@ -32,7 +32,7 @@ WRITTEN = 1.5  # and copies of all weights that each of them takes
 
 CURVED = (nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.CELU, nn.SELU, nn.Softplus, nn.Mish)
 """Layers whose slopes are kept too."""
-DRAWN = 2  # times as much where clients draw numbers inside the model
+DRAWN = 3  # times as much where clients draw numbers inside the model
 
 
 class Plan(NamedTuple):
