@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,15 @@ def test_what_is_ignored_stays_ignored_while_writing() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe, read = tmp_path / "pipe", list[bytes]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    files.replace(pipe, "through")
+    reader.join(10)
+    assert read == [b"through"]
+    assert pipe.is_fifo()
+    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]

@@ -33,6 +33,8 @@ STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") 
 def replace(path: str | Path, content: bytes | str, *, instead: str = "--out", mode: int = 0o666) -> None:
     """Put a file in its place in one go, with the folders above it; an older one gives way only then.
 
+    What is no file, such as /dev/null or a pipe, is written to and stays what it is.
+
     Args:
         instead: what the user can choose where this place cannot be written.
         mode: who may read it, less what the process masks.
@@ -40,6 +42,9 @@ def replace(path: str | Path, content: bytes | str, *, instead: str = "--out", m
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        if path.is_char_device() or path.is_fifo():
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         clear(path.parent, path.name)
         with ExitStack() as held:

@@ -30,8 +30,8 @@ TUNED = (*(("name", each) for each in NAMES), ("victims", "0"))
 
 BASES: dict[str, tuple[Base, ...]] = {
     "audit": (
-        Base(("audit", *SHORT, "--decoys", "3", *DRY), any=("out",), sane=(("indices", "0"),)),
-        Base(("audit", *SHORT, "--decoys", "3"), sane=(("indices", "0"),)),
+        Base(("audit", *SHORT, "--decoys", "3", *DRY), any=("out",)),
+        Base(("audit", *SHORT, "--decoys", "3")),
     ),
     "dose": (Base(("dose", *TASK, *ONE, "--public", "20"), sane=(("plan", ""),)),),
     "captured": (

@@ -135,9 +135,11 @@ def _sane(name: str, value: str, *, number: bool, path: bool, base: Base, kinds:
     if name in base.any or (name, value) in base.sane:
         return True
     if not number:
-        if name == "results" and value == "{files}":  # small files, which may stand beside others
+        if (name, value) in (("results", "{files}"), ("indices", "0"), ("sarif", "/dev/null")):
             return True
         return path and name in ("out", "results", "sarif") and value == "{files}/none/such"
+    if (name, value) in (("decoys", "0"), ("allow", "0")):
+        return True
     if value in NEVER or (value == "1.5" and int in kinds):
         return False
     if value in ("-1", "99999999999999999999"):

@@ -60,17 +60,19 @@ def _options(
 
 
 class _Place(click.Path):
-    """A path; an empty word is none, and not the folder that one happens to be in."""
+    """A path; an empty word is none, and not the folder that one happens to be in, and no file has so long a name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "":
+        longest = max((len(os.fsencode(part)) for part in Path(value).parts), default=0)
+        if value == "" or longest > LONGEST:
+            got = f"a name of {longest:,} letters" if value else "an empty word"
             with refusals():
-                raise SettingError(
-                    f"Expected a path as {max(param.opts, key=len) if param else 'a place'}, got an empty word."
-                )
+                raise SettingError(f"Expected a path as {max(param.opts, key=len) if param else 'a place'}, got {got}.")
         return super().convert(value, param, ctx)
 
 
+LONGEST = 255
+"""Letters of a file's name, as far as systems take them."""
 _PLACE = _Place(path_type=Path)
 _EMPTY = ("plan",)
 """Options of which an empty word says that there is to be none."""

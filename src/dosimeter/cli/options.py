@@ -99,7 +99,7 @@ PROTOCOL = _train("How a federation trains, with settings: ppp:rounds=20,clients
 SEEDS = _train("Trainings that differ in their random numbers.", min=1, max=1000)
 MINUTES = _machine("Time for all attacks of an audit; what is not done by then counts as not told.")
 UNTIL_READ = _machine("End a panel (--attack auto) once its attacks have read every image.")
-WORKERS = _machine("Threads, or clients at once; one a core otherwise.")
+WORKERS = _machine("Threads, or clients at once; one a core otherwise.", min=1)
 ON = _machine(
     "Where trials run: here, in turn; local:2, two processes of one thread each; or on Ray: ray (on this machine), "
     "ray:HOST:6379 (a cluster that it is part of), ray://HOST:10001 (any other)."
@@ -329,7 +329,7 @@ class Calibrate(Tradeoff):
     """Find the weakest setting of a defense that stops all attacks made for it, and its accuracy."""
 
     defense: str = _of(DEFENSE)
-    allow: float = _of(_how("Share of images that may be read."), 0.0)
+    allow: float = _of(_how("Share of images that may be read.", min=0, max=1), 0.0)
     vary: str | None = _of(_how("The setting to turn up; the defense's usual one otherwise."), None)
     plan: str = _of(_how("Begin with noise that leaves this share determined by the dose, or none."), "share=0.05")
 
@@ -399,7 +399,7 @@ class Tune(Planned):
     points: int = _of(_tuned("Values of a range in a grid.", min=2), 4)
     shadows: int = _of(_tuned("Updates of the attacker's own images.", min=1), 8)
     by: str = _of(_tuned("The score that counts on them: psnr or ssim."), "psnr")
-    at_once: int = _of(_tuned("Settings that are proposed and tried together.", min=1), 16)
+    at_once: int = _of(_tuned("Settings that are proposed and tried together.", min=1, max=1024), 16)
     name: str | None = _of(_tuned("Of the preset; the attack, model and defense otherwise."), None)
     workers: int | None = _of(WORKERS, None)
     overwrite: bool = _of(_output("Replace a preset of that name."), False)
@@ -524,7 +524,7 @@ class Lint:
     model: str = _of(MODEL, "cnn")
     weights: Path | None = _of(_task("The model's weights; structure hardly depends on them."), None)
     shape: str = _of(_task("Channels, height and width of images."), "3,32,32")
-    classes: int = _of(_task("Classes of a model of the list.", min=2), 10)
+    classes: int = _of(_task("Classes of a model of the list.", min=2, max=1_000_000), 10)
     data: str | None = _of(_task("Data whose form and classes to take instead, and that commands then name."), None)
     batch_norm: Norm = _of(_task("Statistics: running ones, or of the private batch; these may be sent."), Norm.running)
     seed: int = _of(SEED, 0)

@@ -16,6 +16,8 @@ from dosimeter.reports.several import apart
 
 def run(asked: options.Report) -> None:
     """Draw the page and say where it is."""
+    if asked.out is not None and asked.out.suffix not in (".html", ".pdf"):
+        raise SettingError(f"Expected a file that ends in .html or .pdf (--out), got {str(asked.out)!r}.")
     if asked.format is options.Format.pdf:
         pdf.browser()  # which refuses a machine that has none before anything is drawn
     with looking(asked.runs[0] if len(asked.runs) == 1 else "One of the runs"):

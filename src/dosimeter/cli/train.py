@@ -12,6 +12,7 @@ from dosimeter.cli.config import refuse, write_config
 from dosimeter.cli.console import err
 from dosimeter.cli.dose import dose_of
 from dosimeter.cli.parts import finish, going_on, live, place, planned, taking, tell_failed, trial_of
+from dosimeter.errors import SettingError
 from dosimeter.federated import Federation, Training
 from dosimeter.federated.accounting import epsilon_words, privacy_words
 from dosimeter.federated.setup import Setup
@@ -47,7 +48,9 @@ def run(asked: options.Train) -> None:
 
 def run_follow(asked: options.Follow) -> None:
     """Train, and write and print what each of the rounds gives away."""
-    moments = sorted(set(spec.several("--at", asked.at, int)))
+    moments = sorted(spec.several("--at", asked.at, int))
+    if len({*moments}) < len(moments):
+        raise SettingError("--at names a round twice; name each of them once.")
     servers = asked.server or ["honest"]
     folder = place(asked, "follow", apart=("at", "dose", "server", "workers"), store=True)
     trial = trial_of(asked, server="honest", decoys=0)

@@ -142,6 +142,7 @@ def _tuning(asked: options.Tune) -> Tuning:
     }
     weights = str(asked.weights) if asked.weights else None
     trial = informed(Trial(**task, weights=weights, victims=max(1, asked.victims)))
+    trial.prepare()  # which refuses more victims than there are
     return Tuning(
         trial=trial,
         space=space_of(asked.space, asked.set or (), trial.attack),
