@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 
-from dosimeter import clients, rng
+from dosimeter import clients, models, rng
 from dosimeter import defenses as d
 from dosimeter.attacks.search import treatments
 from dosimeter.defenses import Defense, Moment
@@ -365,3 +365,18 @@ def test_the_loss_of_a_batch_under_dp_counts_penalties() -> None:
     plain, sent, target = send(defense)
     assert target.loss is F.cross_entropy
     assert all(torch.allclose(sent[name], plain[name], rtol=1e-5, atol=1e-9) for name in plain)
+
+
+def test_soteria_leaves_layers_of_tokens_alone() -> None:
+    shape, small = (3, 16, 16), {"depth": 1, "width": 16, "heads": 2}
+    model = models.build("vit", shape=shape, classes=4, mean=(0.5,), std=(0.25,), seed=0, settings=small)
+    path = d.Soteria().defended(model, shape)
+    last = model.get_submodule(path)
+    assert isinstance(last, nn.Linear)
+    assert last.out_features == 4  # the first that sees whole images is the last
+    assert feature_scores(target_of(model, shape), path, torch.rand(1, *shape, dtype=torch.float64)).shape == (
+        last.in_features,
+    )
+    tokens = next(name for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer is not last)
+    with pytest.raises(SettingError, match="fully connected layer"):
+        d.Soteria(layer=tokens).on_model(model, shape)

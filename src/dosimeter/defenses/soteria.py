@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from dosimeter import checks
 from dosimeter.channel import Facts, Hides
 from dosimeter.defenses.base import Defense
-from dosimeter.defenses.places import own_order
+from dosimeter.defenses.places import own_modules
 from dosimeter.errors import SettingError, unknown
-from dosimeter.networks import Fields, evaluating, find_fields, slope_norms, watch
+from dosimeter.networks import Fields, evaluating, find_fields, run_order, slope_norms, watch
 from dosimeter.types import Gradient, Moment, Secrets, Shape, Target, call
 
 
@@ -22,7 +22,8 @@ class Soteria(Defense):
     """Set columns of a fully connected layer's weight gradient to 0 where |dr_i / dx| / |r_i| is small.
 
     r is what goes into the layer (Sun et al., Alg. 1; Bayes, Sec. 5, Eq. 4). `rate` is the share of features that is
-    hidden; `layer` names the layer, the first of the model's own fully connected ones by default.
+    hidden; `layer` names the layer, by default the first of the model's own fully connected ones, but for those that
+    tokens go through.
 
     Deviations: the released program drops those under the 1st percentile (rate 0.01); the share is a setting. Features
     are looked at in evaluation mode, also where a batch's own statistics normalise it in training.
@@ -40,9 +41,14 @@ class Soteria(Defense):
 
     def defended(self, model: nn.Module, shape: Shape) -> str:
         """The layer whose gradient is perturbed."""
-        linear = [path for path in own_order(model, shape) if isinstance(model.get_submodule(path), nn.Linear)]
+        own = own_modules(model)
+        met = {path: size for path, size in run_order(model, shape).items() if isinstance(own.get(path), nn.Linear)}
+        linear = [path for path, size in met.items() if len(size) == 1]  # it scores features of images, not of tokens
         if self.layer is None and not linear:
-            raise SettingError("Soteria defends a fully connected layer, and this model has none; use another defense.")
+            raise SettingError(
+                "Soteria defends a fully connected layer that sees whole images, and this model has none; use another "
+                "defense."
+            )
         if self.layer is not None and self.layer not in linear:
             raise SettingError(unknown("fully connected layer", self.layer, linear))
         return self.layer or linear[0]
