@@ -72,13 +72,19 @@ def heat_of(places: Sequence[Place]) -> Html:
     values = {
         (each.defense, f"{each.model}, {'trained' if each.trained else 'untrained'}"): (
             each.read[0] / max(1, each.read[1]),
-            f"{each.read[0]} of {each.read[1]}",
+            _said(each),
         )
         for each in places
         if not each.why_not
     }
     rows = [name for name in DEFENSES if any(key[0] == name for key in values)]
     return heat.grid(values, rows, [name for name in columns if any(key[1] == name for key in values)])
+
+
+def _said(place: Place) -> str:
+    """In a cell; that nothing was read says something of a defense only where all images are hidden."""
+    hits, of = place.read
+    return f"{hits} of {of} read" if hits else "hidden" if place.evidence == f"{of} hidden" else "undecided"
 
 
 def _tail(what: str) -> str:

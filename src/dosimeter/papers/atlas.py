@@ -10,8 +10,9 @@ HEAD = """# The map of the field
 
 Every defense under every attack that is made for it, on an MLP, the CNN of the CVB paper and a ViT, before and after
 some training, on images of CIFAR-10. A cell says how many images the strongest attack reads, and of the others how many
-are *hidden*: what was found explains the update as well as the truth does. Where searches *fell short* nothing is said
-of the defense. Written by
+are *hidden*: what was found explains the update as well as the truth does. Where searches *fell short*, or what they
+found *does not fit*, nothing is said of the defense (*undecided* in the figure): longer searches may read it. It is
+written by
 
     {command}
 
