@@ -95,9 +95,13 @@ def test_trials_are_found_sorted_compared_and_looked_at(small: Path, served: Ope
     best = max(float(str(many.record_of(59, image)["ssim"])) for image in range(12))
     alt = page.locator("#gallery img").nth(1).get_attribute("alt")
     assert f"SSIM {best:.3f}" in alt
-    sizes = page.evaluate(
-        "[...document.querySelectorAll('#gallery img')].map(i => [i.naturalWidth, i.width / i.height])"
-    )
+    for _ in range(200):  # pictures come one by one
+        sizes = page.evaluate(
+            "[...document.querySelectorAll('#gallery img')].map(i => [i.naturalWidth, i.width / i.height])"
+        )
+        if all(natural for natural, _ in sizes):
+            break
+        page.wait_for_timeout(50)
     assert all(natural == 28 and abs(ratio - 1) < 0.02 for natural, ratio in sizes)
     assert page.evaluate("getComputedStyle(document.querySelector('#gallery img')).imageRendering") == "pixelated"
     choose(page, "evidence", "read")

@@ -91,11 +91,13 @@ def test_a_space_of_pixels_takes_no_more_room_and_one_of_weights_says_how_much()
     assert spaces.Pixels().footprint(target, 1, 0) == 0
     narrow, wide = (generators.Weights(width=width).footprint(target, 1, 10) for width in (4, 16))
     assert wide > 3 * narrow > 3 * 8 * 128 * 4 * 16
-    plans = [engine.plan(target, victims=64, batch=1, restarts=1, budget=2**28, extra=e) for e in (0, narrow, wide)]
+    plans = [
+        engine.plan(target, victims=64, batch=1, restarts=1, budget=2**28, extra=(e, 0)) for e in (0, narrow, wide)
+    ]
     assert plans[0].victims > plans[2].victims >= 1
     assert all(plan.bytes <= 2**28 for plan in plans)
     with pytest.raises(SettingError, match="more than the budget"):
-        engine.plan(target, victims=1, batch=1, restarts=1, budget=2**20, extra=wide)
+        engine.plan(target, victims=1, batch=1, restarts=1, budget=2**20, extra=(wide, 0))
     assert presets.grnn().cost(target, 1).beside == generators.Weights().footprint(target, 1, 5)
 
 

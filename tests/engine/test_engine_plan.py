@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -55,13 +56,13 @@ def test_tiles_cover_all_victims_within_the_budget(
 
 
 def test_more_restarts_images_and_local_training_take_more_memory() -> None:
-    def each(target: Target, **asked: int) -> int:
+    def each(target: Target, **asked: Any) -> int:
         return engine.plan(target, **{"victims": 1, "batch": 1, "restarts": 1, "workers": 1, **asked}).bytes
 
     assert each(network(), restarts=9) > each(network(), restarts=6) > each(network())
     assert each(network(), batch=24) > each(network(), batch=16) > each(network())
     assert each(network(step=clients.LocalTraining(steps=20, lr=0.1))) > each(network())
-    assert each(network(), aside=10_000) == each(network()) + 10_000 * network().mean.element_size()
+    assert each(network(), extra=(0, 10_000)) == each(network()) + 10_000 * network().mean.element_size()
 
 
 def test_what_ways_are_compared_on_counts_for_few_victims_alone() -> None:

@@ -29,8 +29,7 @@ def planned(
         passes=cost.updates * max(cost.passes, local.steps if local else 1),
         budget=resources.budget,
         workers=1 if resources.compiled else resources.workers,
-        extra=cost.beside + further // max(1, cost.candidates),
-        aside=further,  # of one client, without the defense
+        extra=(cost.beside + further // max(1, cost.candidates), further),  # the latter without the defense, of one
         steady=resources.steady,
     )
     return _with_clients(plan, target, batch, resources.budget)

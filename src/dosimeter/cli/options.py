@@ -99,7 +99,7 @@ PROTOCOL = _train("How a federation trains, with settings: ppp:rounds=20,clients
 SEEDS = _train("Trainings that differ in their random numbers.", min=1, max=1000)
 MINUTES = _machine("Time for all attacks of an audit; what is not done by then counts as not told.")
 UNTIL_READ = _machine("End a panel (--attack auto) once its attacks have read every image.")
-WORKERS = _machine("Threads, or clients at once; one a core otherwise.", min=1)
+WORKERS = _machine("Threads, or clients at once; one a core otherwise.")
 ON = _machine(
     "Where trials run: here, in turn; local:2, two processes of one thread each; or on Ray: ray (on this machine), "
     "ray:HOST:6379 (a cluster that it is part of), ray://HOST:10001 (any other)."

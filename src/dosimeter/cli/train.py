@@ -30,6 +30,8 @@ THEN_FOLLOWED = "dosimeter compare says what defenses cost"
 def run(asked: options.Train) -> None:
     """Train with each seed, and write and print the rounds."""
     refuse("Training attacks nobody", "batch_norm", "indices", "split")
+    if asked.workers is not None:
+        checks.count("A training", "workers", asked.workers)
     folder = place(asked, "train", apart=("seed", "seeds", "workers"), holds="seed-*")
     tasks = [federation(asked, seed, asked.defense) for seed in range(asked.seed, asked.seed + asked.seeds)]
     if asked.dry_run:

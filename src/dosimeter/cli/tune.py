@@ -142,8 +142,7 @@ def _tuning(asked: options.Tune) -> Tuning:
     }
     weights = str(asked.weights) if asked.weights else None
     trial = informed(Trial(**task, weights=weights, victims=max(1, asked.victims)))
-    trial.prepare()  # which refuses more victims than there are
-    return Tuning(
+    found = Tuning(
         trial=trial,
         space=space_of(asked.space, asked.set or (), trial.attack),
         trials=trials,
@@ -156,6 +155,8 @@ def _tuning(asked: options.Tune) -> Tuning:
         at_once=asked.at_once,
         workers=asked.workers,
     )
+    trial.prepare()  # which refuses more victims than there are
+    return found
 
 
 def _plan(tuning: Tuning, folder: Path) -> None:

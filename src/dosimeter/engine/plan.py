@@ -58,8 +58,7 @@ def plan(
     passes: int = 1,
     budget: int = DEFAULT_BUDGET,
     workers: int | None = None,
-    extra: int = 0,
-    aside: int = 0,
+    extra: tuple[int, int] = (0, 0),
     steady: bool = False,
 ) -> Plan:
     """Cut victims into tiles for the workers, by default one a core.
@@ -77,7 +76,7 @@ def plan(
         together: whether restarts need each other and cannot run in turn.
         divisible: whether the images of a batch can be simulated apart.
         passes: of the model in one simulated update.
-        extra, aside: numbers that a candidate takes beside it, and that a tile does.
+        extra: numbers that a candidate takes beside it, and that a tile does.
         steady: cut them by neither their number nor the workers, so that a part of them is cut as all are.
     """
     size = target.mean.element_size()
@@ -92,14 +91,18 @@ def plan(
         room, least = budget // size - 2 * weights, TRIED
         at_once = max(least, candidates * (restarts if together else 1))
         step, stretch = training(target, target.step.holds(batch), weights, passes, room // at_once)
-    one, held, tile_once = size * candidates * (step + extra), size * (2 * weights - once), size * (shared + aside)
+    one, held, tile_once = (
+        size * candidates * (step + extra[0]),
+        size * (2 * weights - once),
+        size * (shared + extra[1]),
+    )
     few = ACTIVE * (batch if target.secrets else min(FEW, batch)) * image
     first = 0 if target.step else round(COMPARED * size * (passes * (few + own) + WRITTEN * weights))
     part = None
     if divisible and one + held > budget:
         part = min(batch, max(1, budget // (2 * size * ACTIVE * image)))
         active = part * image
-        one, held = size * candidates * (8 * weights + extra), held + ACTIVE * size * active
+        one, held = size * candidates * (8 * weights + extra[0]), held + ACTIVE * size * active
         first = 0  # there is one way
     if not together:  # parts are simulated one candidate after another in any case
         restarts = 1 if part else max(1, min(restarts, (budget - held - tile_once) // one))

@@ -56,7 +56,7 @@ class Ground:
         self.workers = audit.resources.workers or os.cpu_count() or 1
         rows = engine.plan(
             self.job.client.target, victims=MANY, batch=shadows.batch, restarts=1, candidates=max(1, cost.candidates),
-            passes=cost.updates * max(cost.passes, trained.steps if trained else 1), extra=cost.beside, workers=1,
+            passes=cost.updates * max(cost.passes, trained.steps if trained else 1), extra=(cost.beside, 0), workers=1,
             budget=audit.resources.budget // self.workers,
         )  # fmt: skip
         self.rows = rows.victims
