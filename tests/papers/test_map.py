@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dosimeter.cli import app
 from dosimeter.cli.reproduced import heat_of
 from dosimeter.papers import atlas, field
 from dosimeter.reports.raster import write_png
@@ -34,3 +36,21 @@ def test_every_defense_of_the_map_goes_with_some_model() -> None:
     assert len(asked) == 2 * len(field.MODELS) * len(field.DEFENSES)
     assert all((course is not None) == place.trained for place, _, course in asked)
     assert all(trial.training == course for _, trial, course in asked)
+
+
+def test_a_dry_run_of_the_map_runs_nothing(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOSIMETER_DATA", str(data_folder))
+    monkeypatch.chdir(tmp_path)
+    asked = field.trials("smoke", models=("CNN",), defenses=("none",))
+    monkeypatch.setattr(field, "trials", lambda scale: asked)
+    monkeypatch.setattr(field, "run_all", lambda *_, **__: pytest.fail("trials were run"))
+    done = CliRunner().invoke(app, ["reproduce", "map", "--scale", "smoke", "--dry-run", "--results", "docs"])
+    assert done.exit_code == 0, done.output
+    assert ["map", "3", "0"] in [line.split()[:3] for line in done.output.splitlines()]
+    assert not (tmp_path / "docs").exists()
+
+
+@pytest.mark.parametrize(("read", "hidden", "said"), [(1, 1, "1 of 2 read"), (0, 2, "hidden"), (0, 1, "undecided")])
+def test_nothing_read_is_called_hidden_only_where_all_images_are(read: int, hidden: int, said: str) -> None:
+    place = field.Place("none", "MLP", False, read=(read, 2), hidden=hidden)
+    assert said in heat_of([place])

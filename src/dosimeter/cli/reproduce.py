@@ -1,5 +1,7 @@
 """`dosimeter reproduce`: tables and figures of the five papers, measured beside published."""
 
+from collections.abc import Iterable
+
 from dosimeter import files, papers
 from dosimeter.cli import console, options, reproduced
 from dosimeter.cli.console import command, drawing, out
@@ -29,7 +31,7 @@ def run(asked: options.Reproduce) -> None:
     check_folder(asked.out)
     place_of(asked.on)  # which refuses a place that is none
     if asked.name == MAP:
-        _map(asked)
+        _map_left(asked) if asked.dry_run else _map(asked)
         return
     names = list(papers.ITEMS) if asked.name == "all" else [papers.find(asked.name).key] if asked.name else []
     if asked.dry_run:
@@ -52,12 +54,26 @@ def _list() -> None:
 
 def _estimates(items: list[papers.Item], asked: options.Reproduce) -> None:
     """What is left of items and how long it takes; trials that several share count for each."""
+    scale: papers.Scale = asked.scale.value
+    _print_left(
+        (
+            papers.estimate(item, asked.out, scale=scale, ours=asked.ours, on=asked.on),
+            "; ".join(papers.missing(item, scale)),
+        )
+        for item in items
+    )
+
+
+def _map_left(asked: options.Reproduce) -> None:
+    scale: papers.Scale = asked.scale.value
+    _print_left([(field.left(asked.out, scale=scale, on=asked.on), field.cut_of(scale))])
+
+
+def _print_left(found: Iterable[tuple[papers.Estimate, str]]) -> None:
     table = Grid("item", "trials", "kept", "core-minutes", "at most", "cut")
-    for item in items:
-        found = papers.estimate(item, asked.out, scale=asked.scale.value, ours=asked.ours, on=asked.on)
-        minutes = [f"{seconds / 60:.1f}" for seconds in (found.seconds.likely, found.seconds.most)]
-        cut = "; ".join(papers.missing(item, asked.scale.value))
-        table.add_row(item.key, str(found.left), str(found.kept), *minutes, cut)
+    for each, cut in found:
+        minutes = [f"{seconds / 60:.1f}" for seconds in (each.seconds.likely, each.seconds.most)]
+        table.add_row(each.item, str(each.left), str(each.kept), *minutes, cut)
     table.print(out)
     console.hint("the same without --dry-run")
 

@@ -84,7 +84,7 @@ def heat_of(places: Sequence[Place]) -> Html:
 def _said(place: Place) -> str:
     """In a cell; that nothing was read says something of a defense only where all images are hidden."""
     hits, of = place.read
-    return f"{hits} of {of} read" if hits else "hidden" if place.evidence == f"{of} hidden" else "undecided"
+    return f"{hits} of {of} read" if hits else "hidden" if place.hidden == of else "undecided"
 
 
 def _tail(what: str) -> str:

@@ -26,13 +26,11 @@ TILE = 4 * 2**20  # bytes of activations that a tile should have about, so that 
 MOST, LEAST = 64, 4  # candidates of a tile
 OWN = 1.5  # times the activations of its images that a client's step takes
 ACTIVE = 10  # times its activations that a candidate holds over both passes, windows of convolutions included
-COMPARED = 2.5  # candidates, three that are not all there at once, on which ways are compared before a tile begins,
+TRIALS = 2.5  # candidates, three that are not all there at once, on which ways are compared before a tile begins,
 WRITTEN = 1.5  # and copies of all weights that each of them takes
-
-
+DRAWN = 3  # times as much where clients draw numbers inside the model
 CURVED = (nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.CELU, nn.SELU, nn.Softplus, nn.Mish)
 """Layers whose slopes are kept too."""
-DRAWN = 3  # times as much where clients draw numbers inside the model
 
 
 class Plan(NamedTuple):
@@ -66,9 +64,8 @@ def plan(
     A candidate holds its activations several times over both passes, windows of convolutions included, and the
     gradients of layers that are written out (see `written_out`). An observation is held as seen and, but for the
     matrices of linear layers under a single image, once more in the order in which it is compared. Before that ways are
-    compared on a few candidates, beside what was seen. Of local training
-    see `training`. Restarts that do not fit run in turn, and so do the images of a batch of which one candidate does
-    not fit; gradients are written out then.
+    compared on a few candidates, beside what was seen. Of local training see `training`. Restarts that do not fit run
+    in turn, and so do the images of a batch of which one candidate does not fit; gradients are written out then.
 
     Args:
         restarts: searches of a victim.
@@ -91,13 +88,10 @@ def plan(
         room, least = budget // size - 2 * weights, TRIED
         at_once = max(least, candidates * (restarts if together else 1))
         step, stretch = training(target, target.step.holds(batch), weights, passes, room // at_once)
-    one, held, tile_once = (
-        size * candidates * (step + extra[0]),
-        size * (2 * weights - once),
-        size * (shared + extra[1]),
-    )
+    one, held = size * candidates * (step + extra[0]), size * (2 * weights - once)
+    tile_once = size * (shared + extra[1])
     few = ACTIVE * (batch if target.secrets else min(FEW, batch)) * image
-    first = 0 if target.step else round(COMPARED * size * (passes * (few + own) + WRITTEN * weights))
+    first = 0 if target.step else round(TRIALS * size * (passes * (few + own) + WRITTEN * weights))
     part = None
     if divisible and one + held > budget:
         part = min(batch, max(1, budget // (2 * size * ACTIVE * image)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dosimeter.papers.field import CUTS, DEFENSES, MODELS, TRAINING, Place
+from dosimeter.papers.field import DEFENSES, MODELS, Place, cut_of
 from dosimeter.papers.item import Scale
 from dosimeter.sweeps.table import as_table
 
@@ -21,9 +21,7 @@ on {machine}. {cut}"""
 
 def page(places: Sequence[Place], scale: Scale, *, command: str, machine: str, figure: str = "") -> str:
     """The whole page."""
-    cut = CUTS[scale]
-    said = f"{cut.victims} images a cell, {cut.panel} steps of every search, trained by `{TRAINING[scale]}`."
-    parts = [HEAD.format(command=command, machine=machine, cut=said)]
+    parts = [HEAD.format(command=command, machine=machine, cut=f"{cut_of(scale)}.")]
     if figure:
         parts.append(f"![the map]({figure})")
     parts += ["## What is read, and at what price", _summary(places), "## Attack by attack", _attacks(places)]

@@ -1,10 +1,12 @@
 """What an item would take before it is run, by the first steps of its trials."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dosimeter.papers.item import Item, Scale
 from dosimeter.papers.run import on_shadows, ready, trials_of
+from dosimeter.sweeps import Course, Trial
 from dosimeter.sweeps.costs import Span
 from dosimeter.sweeps.places import HERE
 from dosimeter.sweeps.planning import plan
@@ -33,7 +35,11 @@ def estimate(item: Item, folder: str | Path, *, scale: Scale = "laptop", ours: b
         if not why
         for each in [*on_shadows(case), *trials_of(case, small.seeds, ours)]
     ]  # fmt: skip
+    return estimated(item.key, trials, folder, on=on, missing=sum(bool(why) for _, why in cases))
+
+
+def estimated(name: str, trials: Sequence[Trial | Course], folder: str | Path, *, on: str, missing: int) -> Estimate:
+    """Of these trials."""
     found = plan(trials, folder, on=on)
     slowest = max(((row.seconds.likely, str(dict(row.words))) for row in found.left), default=(0.0, ""))
-    missing = sum(bool(why) for _, why in cases)
-    return Estimate(item.key, len(found.rows) - len(found.left), len(found.left), found.seconds, missing, slowest)
+    return Estimate(name, len(found.rows) - len(found.left), len(found.left), found.seconds, missing, slowest)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dosimeter.auditing import AUTO, Result
-from dosimeter.auditing.evidence import tally
+from dosimeter.auditing.evidence import Evidence, tally
 from dosimeter.auditing.verdict import weigh
 from dosimeter.errors import DosimeterError
+from dosimeter.papers.estimate import Estimate, estimated
 from dosimeter.papers.item import Cut, Scale
 from dosimeter.sweeps import Course, Entry, Status, Store, Trial, run_all
 from dosimeter.sweeps.places import HERE
@@ -66,6 +67,7 @@ class Place(NamedTuple):
     verdict: str = ""
     evidence: str = ""
     read: tuple[int, int] = (0, 0)  # images, by the strongest attack
+    hidden: int = 0  # images that it does not read although its search explains their updates
     accuracy: float | None = None  # in percent; of the trained model
     why_not: str = ""
 
@@ -84,6 +86,21 @@ def trials(scale: Scale, *, models: Sequence[str] = tuple(MODELS), defenses: Seq
                 )  # fmt: skip
                 found.append((Place(defense, model, trained), trial, trial.training))
     return found
+
+
+def left(folder: str | Path, *, scale: Scale = "laptop", on: str = HERE) -> Estimate:
+    """What of the map the store does not have; nothing is run."""
+    forget()
+    asked = trials(scale)
+    fit = [(trial, course) for _, trial, course in asked if not _refused(trial)]
+    wanted = [each for pair in fit for each in pair if each is not None]
+    return estimated("map", wanted, folder, on=on, missing=len(asked) - len(fit))
+
+
+def cut_of(scale: Scale) -> str:
+    """How much of it a scale runs, in words."""
+    cut = CUTS[scale]
+    return f"{cut.victims} images a cell, {cut.panel} steps of every search, trained by `{TRAINING[scale]}`"
 
 
 def chart(
@@ -141,6 +158,7 @@ def _placed(place: Place, audit: Entry, training: Entry | None, store: Store) ->
         verdict=weigh(result).kind.value,
         evidence=tally(result.scores.evidence),
         read=(result.scores.success.hits, result.scores.success.of),
+        hidden=sum(each.evidence == Evidence.HIDDEN for each in result.records),
         accuracy=accuracy,
     )
 
